@@ -1,0 +1,588 @@
+"""Expressions over ONNX values, and the builder that records what is done with them: the notation of rules and adjoints."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_cfad.errors import UnsupportedOp
+from onnx_cfad.names import Namer
+
+Operand = Any  # Expr, Python number, list of ints, numpy array or None
+
+_BOOL_OPS = frozenset(
+    ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Not", "Xor", "IsNaN", "IsInf")
+)
+_INT64_OPS = frozenset(("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "SequenceLength"))
+_SAME_SHAPE_OPS = frozenset(
+    ("Neg", "Abs", "Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Relu", "Erf", "Sin", "Cos", "Tan", "Sinh", "Cosh", "Sign")
+    + ("Reciprocal", "Cast", "Identity", "Not", "IsNaN", "IsInf", "Softmax", "Floor", "Ceil", "Round")
+)
+_BROADCASTING_OPS = frozenset(
+    ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less", "GreaterOrEqual")
+    + ("LessOrEqual", "Where", "Max", "Min", "Mod")
+)
+
+
+class Builder:
+    """Records nodes of one scope in order, and reuses a node when the same one is asked for again.
+
+    Constants become initializers of the scope. A graph adopts both afterwards (``graph``), or an existing graph
+    takes them in (``append_to``).
+
+    Args:
+        namer: Gives every value and node a name that is new in all scopes.
+        opset: The default-domain opset the nodes are written in (at least 18).
+    """
+
+    def __init__(self, namer: Namer, opset: int) -> None:
+        self.namer = namer
+        self.opset = opset
+        self.nodes: list[ir.Node] = []
+        self.initializers: list[ir.Value] = []
+        self._known: dict[Any, tuple[Expr, ...]] = {}
+        self._constants: dict[Any, Expr] = {}
+
+    def child(self) -> Builder:
+        """A builder for a subgraph of this scope."""
+        return Builder(self.namer, self.opset)
+
+    def expr(self, value: ir.Value) -> Expr:
+        """``value`` as an expression that records here."""
+        return Expr(value, self)
+
+    def optional(self, value: ir.Value | None) -> Expr | None:
+        """``value`` as an expression, or None where an optional input is absent."""
+        return None if value is None else Expr(value, self)
+
+    def constant(self, value: Any, dtype: ir.DataType | None = None) -> Expr:
+        """An initializer that holds ``value`` (array-like), in ``dtype`` or NumPy's choice."""
+        array = np.asarray(value) if dtype is None else np.asarray(value).astype(dtype.numpy())
+        dtype = dtype or ir.DataType.from_numpy(array.dtype)
+        key = (dtype, array.shape, array.tobytes())
+        if key not in self._constants:
+            name = self.namer.fresh("const")
+            tensor = ir.Tensor(array, dtype=dtype, name=name)
+            initializer = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(dtype), const_value=tensor)
+            self.initializers.append(initializer)
+            self._constants[key] = Expr(initializer, self)
+        return self._constants[key]
+
+    def call(
+        self,
+        op_type: str,
+        inputs: Sequence[Operand],
+        attributes: dict[str, Any] | None = None,
+        *,
+        domain: str = "",
+        types: Sequence[ir.TypeProtocol] | None = None,
+        outputs: int = 1,
+    ) -> tuple[Expr, ...]:
+        """Records ``op_type`` and gives its outputs.
+
+        Args:
+            op_type: Operator name.
+            inputs: Expressions, numbers (they take the element type of the expressions), lists (int64) or None.
+            attributes: ONNX attributes; entries that are None are left out.
+            domain: Operator domain.
+            types: Types of the outputs where they do not follow from the operator and the inputs.
+            outputs: How many outputs the node has.
+        """
+        attributes = {k: v for k, v in (attributes or {}).items() if v is not None}
+        values = self._operands(inputs)
+        key = _key(domain, op_type, values, attributes, outputs)
+        if key is not None and key in self._known:
+            return self._known[key]
+        node = ir.Node(
+            domain,
+            op_type,
+            values,
+            [ir.convenience.convert_attribute(k, v) for k, v in attributes.items()],
+            num_outputs=outputs,
+            name=self.namer.fresh(f"grad/{op_type}"),
+        )
+        types = types or _result_types(op_type, values, attributes, outputs)
+        shape = _result_shape(op_type, values)
+        for index, (output, type_) in enumerate(zip(node.outputs, types, strict=True)):
+            output.name = self.namer.fresh(f"grad/{op_type}.{index}" if outputs > 1 else f"grad/{op_type}.out")
+            output.type = type_
+            if shape is not None and outputs == 1:
+                output.shape = shape
+        self.nodes.append(node)
+        result = tuple(Expr(output, self) for output in node.outputs)
+        if key is not None:
+            self._known[key] = result
+        return result
+
+    def graph(self, inputs: Sequence[ir.Value], outputs: Sequence[Expr], name: str) -> ir.Graph:
+        """Closes this scope as a subgraph with ``inputs`` and ``outputs``.
+
+        An output must be made by a node of the subgraph, and be returned once only: ONNX Runtime 1.32 gives silent
+        zeros for a Scan body that returns its own input, or one value twice. Identity nodes see to that.
+        """
+        own = {output for node in self.nodes for output in node.outputs}
+        results: list[ir.Value] = []
+        for output in outputs:
+            value = output.value
+            if value not in own or value in results:
+                value = self.fresh_identity(value)
+            results.append(value)
+        return ir.Graph(
+            inputs, results, nodes=self.nodes, initializers=self.initializers, name=self.namer.fresh(name)
+        )
+
+    def fresh_identity(self, value: ir.Value) -> ir.Value:
+        """A copy of ``value`` under a name of its own."""
+        node = ir.Node("", "Identity", [value], name=self.namer.fresh("grad/Identity"))
+        output = node.outputs[0]
+        output.name, output.type, output.shape = self.namer.fresh("grad/Identity.out"), value.type, value.shape
+        self.nodes.append(node)
+        return output
+
+    def append_to(self, graph: ir.Graph) -> None:
+        """Puts the recorded nodes at the end of ``graph`` and registers the constants there."""
+        for initializer in self.initializers:
+            graph.initializers.add(initializer)
+        graph.extend(self.nodes)
+
+    def input(self, hint: str, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> Expr:
+        """A fresh value to serve as an input of the subgraph under construction."""
+        value = ir.Value(name=self.namer.fresh(hint), type=type_, shape=shape)
+        return Expr(value, self)
+
+    def _operands(self, inputs: Sequence[Operand]) -> list[ir.Value | None]:
+        given = [x for x in inputs if isinstance(x, Expr)]
+        kind = next((x.dtype for x in given if x.is_tensor and x.dtype.is_floating_point()), None)
+        kind = kind or next((x.dtype for x in given if x.is_tensor and x.dtype != ir.DataType.BOOL), None)
+        return [self._operand(x, kind) for x in inputs]
+
+    def _operand(self, x: Operand, kind: ir.DataType | None) -> ir.Value | None:
+        if x is None:
+            return None
+        if isinstance(x, Expr):
+            return x.value
+        if isinstance(x, (list, tuple)):
+            return self.constant(np.asarray(x, dtype=np.int64)).value
+        if isinstance(x, (bool, int, float)) and kind is not None:
+            return self.constant(x, kind).value
+        return self.constant(x).value
+
+
+def _key(domain: str, op_type: str, values: list[ir.Value | None], attributes: dict[str, Any], outputs: int) -> Any:
+    """What makes two recorded nodes the same; None for nodes with a subgraph, which are never shared."""
+    if any(isinstance(v, (ir.Graph, ir.TensorProtocol)) for v in attributes.values()):
+        return None
+    return (domain, op_type, tuple(id(v) for v in values), repr(sorted(attributes.items())), outputs)
+
+
+def _result_types(
+    op_type: str, values: list[ir.Value | None], attributes: dict[str, Any], outputs: int
+) -> list[ir.TypeProtocol]:
+    first = next((v.type for v in values if v is not None), None)
+    tensor = ir.TensorType
+    if op_type in _BOOL_OPS:
+        return [tensor(ir.DataType.BOOL)]
+    if op_type in _INT64_OPS:
+        return [tensor(ir.DataType.INT64)] * outputs
+    if op_type in ("Cast", "SequenceEmpty"):
+        dtype = ir.DataType(attributes.get("to", attributes.get("dtype", 1)))
+        return [tensor(dtype) if op_type == "Cast" else ir.SequenceType(tensor(dtype))]
+    if op_type == "ConstantOfShape":
+        value = attributes.get("value")
+        return [tensor(value.dtype if value is not None else ir.DataType.FLOAT)]
+    if op_type in ("Where", "CastLike"):
+        return [_type_of(values[1])]
+    if op_type == "OneHot":
+        return [_type_of(values[2])]
+    if op_type == "TopK":
+        return [_type_of(values[0]), tensor(ir.DataType.INT64)]
+    if op_type in ("SequenceAt", "ConcatFromSequence"):
+        return [_element_type(_type_of(values[0]))]
+    if op_type in ("SplitToSequence", "SequenceConstruct"):
+        return [ir.SequenceType(_type_of(values[0]))]
+    if first is None:
+        raise TypeError(f"the result type of {op_type} without inputs must be given")
+    return [first] * outputs
+
+
+def _type_of(value: ir.Value | None) -> ir.TypeProtocol:
+    if value is None or value.type is None:
+        raise TypeError(f"the type of {value!r} is unknown")
+    return value.type
+
+
+def _element_type(type_: ir.TypeProtocol) -> ir.TypeProtocol:
+    return type_.elem_type if isinstance(type_, (ir.SequenceType, ir.OptionalType)) else type_
+
+
+def _result_shape(op_type: str, values: list[ir.Value | None]) -> ir.Shape | None:
+    """The result's shape where it follows at once; None is always allowed."""
+    if op_type in _SAME_SHAPE_OPS:
+        return values[0].shape if values[0] is not None else None
+    if op_type not in _BROADCASTING_OPS:
+        return None
+    shapes = [v.shape for v in values if v is not None and not (v.shape is not None and v.shape.rank() == 0)]
+    if not shapes:
+        return ir.Shape([])
+    first = shapes[0]
+    if first is None or first.has_unknown_dim() or any(s != first for s in shapes[1:]):
+        return None
+    return first
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Expr:
+    """A value, and the builder that records what is done with it."""
+
+    value: ir.Value
+    builder: Builder
+
+    @property
+    def type(self) -> ir.TypeProtocol:
+        """The ONNX type of the value."""
+        return _type_of(self.value)
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether the value is a tensor (not a sequence or an optional)."""
+        return isinstance(self.value.type, ir.TensorType)
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The element type."""
+        dtype = self.value.dtype
+        if dtype is None:
+            raise UnsupportedOp(
+                f"value '{self.value.name}'", "its element type is unknown", "Declare its type in the model's value_info."
+            )
+        return dtype
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions.
+
+        Raises:
+            UnsupportedOp: The rank is not known statically.
+        """
+        if self.value.shape is None:
+            raise UnsupportedOp(
+                f"value '{self.value.name}'",
+                "its rank is unknown and the rule for the operator needs it",
+                "Declare its shape (dimensions may be symbolic) in the model's value_info.",
+            )
+        return self.value.shape.rank()
+
+    @property
+    def has_rank(self) -> bool:
+        """Whether the number of dimensions is known statically."""
+        return self.value.shape is not None
+
+    @property
+    def dims(self) -> tuple[int | None, ...]:
+        """The known dimensions, None for those that only the run time knows. Needs a known rank."""
+        self.rank  # noqa: B018 - raises where the rank is unknown
+        assert self.value.shape is not None
+        return tuple(d if isinstance(d, int) else None for d in self.value.shape.dims)
+
+    @property
+    def const(self) -> np.ndarray | None:
+        """The value itself where it is a constant of the model (an initializer or a Constant node), else None."""
+        tensor = ir.convenience.get_const_tensor(self.value)
+        return None if tensor is None or self.value.is_graph_input() else tensor.numpy()
+
+    @property
+    def shape(self) -> Expr:
+        """The shape as an int64 vector: a constant where all dimensions are known, else computed at run time."""
+        known = self.value.shape
+        if known is not None and known.is_static():
+            return self.builder.constant(np.asarray(known.numpy(), dtype=np.int64))
+        return self.builder.call("Shape", [self])[0]
+
+    @property
+    def size(self) -> Expr:
+        """The number of elements as an int64 scalar."""
+        known = self.value.shape
+        if known is not None and known.is_static():
+            return self.builder.constant(np.asarray(np.prod(known.numpy(), dtype=np.int64)))
+        return self.builder.call("Size", [self])[0]
+
+    def dim(self, axis: int) -> Expr:
+        """One dimension as an int64 vector of length 1."""
+        known = self.dims[axis] if self.has_rank else None
+        if known is not None:
+            return self.builder.constant(np.asarray([known], dtype=np.int64))
+        axis = axis % self.rank if self.has_rank else axis
+        end = axis + 1 if axis != -1 else None
+        return self.builder.call("Shape", [self], {"start": axis, "end": end})[0]
+
+    @property
+    def mT(self) -> Expr:  # noqa: N802 - NumPy's name for it
+        """The matrix transpose: the last two axes swapped."""
+        n = self.rank
+        return op.Transpose(self, perm=[*range(n - 2), n - 1, n - 2])
+
+    def cast(self, dtype: ir.DataType) -> Expr:
+        """The value in another element type (itself when it has that type)."""
+        return self if self.dtype == dtype else op.Cast(self, to=int(dtype))
+
+    def sum(self, axes: Sequence[int] | None = None, *, keepdims: bool = False) -> Expr:
+        """The sum over ``axes`` (all when None)."""
+        return op.ReduceSum(self, None if axes is None else list(axes), keepdims=int(keepdims))
+
+    def expand(self, shape: Expr) -> Expr:
+        """The value broadcast to ``shape``."""
+        return op.Expand(self, shape)
+
+    def reshape(self, shape: Expr | Sequence[int]) -> Expr:
+        """The value in another shape. ``shape`` is taken literally, except for one -1 in a Python list."""
+        literal = 1 if isinstance(shape, Expr) else None
+        return op.Reshape(self, shape if isinstance(shape, Expr) else list(shape), allowzero=literal)
+
+    def unsqueeze(self, axes: Sequence[int]) -> Expr:
+        """The value with axes of length 1 inserted."""
+        return op.Unsqueeze(self, list(axes)) if axes else self
+
+    def squeeze(self, axes: Sequence[int]) -> Expr:
+        """The value without the axes of length 1."""
+        return op.Squeeze(self, list(axes)) if axes else self
+
+    def __add__(self, other: Operand) -> Expr:
+        return op.Add(self, other)
+
+    def __radd__(self, other: Operand) -> Expr:
+        return op.Add(other, self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return op.Sub(self, other)
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return op.Sub(other, self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return op.Mul(self, other)
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return op.Mul(other, self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return op.Div(self, other)
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return op.Div(other, self)
+
+    def __pow__(self, other: Operand) -> Expr:
+        return op.Pow(self, other)
+
+    def __matmul__(self, other: Operand) -> Expr:
+        return op.MatMul(self, other)
+
+    def __neg__(self) -> Expr:
+        return op.Neg(self)
+
+    def __gt__(self, other: Operand) -> Expr:
+        return op.Greater(self, other)
+
+    def __ge__(self, other: Operand) -> Expr:
+        return op.GreaterOrEqual(self, other)
+
+    def __lt__(self, other: Operand) -> Expr:
+        return op.Less(self, other)
+
+    def __le__(self, other: Operand) -> Expr:
+        return op.LessOrEqual(self, other)
+
+    def __and__(self, other: Operand) -> Expr:
+        return op.And(self, other)
+
+    def __or__(self, other: Operand) -> Expr:
+        return op.Or(self, other)
+
+    def __invert__(self) -> Expr:
+        return op.Not(self)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Update:
+    """A cotangent that is cheaper to add into an accumulated one than to build alone (an indexed element, say).
+
+    Attributes:
+        apply: Gives the new accumulated cotangent from the old one; None stands for zero.
+    """
+
+    apply: Callable[[Expr | None], Expr]
+
+
+class _Operators:
+    """``op.Name(inputs..., attribute=...)`` records ONNX operator ``Name`` with the builder of its first expression.
+
+    ``outputs=n`` asks for n outputs and gives a tuple; ``types=[...]`` sets their types; ``domain=...`` the domain.
+    """
+
+    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+        def call(
+            *inputs: Operand,
+            outputs: int = 1,
+            types: Sequence[ir.TypeProtocol] | None = None,
+            domain: str = "",
+            **attributes: Any,
+        ) -> Any:
+            builder = next(x.builder for x in inputs if isinstance(x, Expr))
+            results = builder.call(op_type, inputs, attributes, domain=domain, types=types, outputs=outputs)
+            return results[0] if outputs == 1 else results
+
+        return call
+
+
+op = _Operators()
+
+
+def where(condition: Expr, a: Operand, b: Operand) -> Expr:
+    """Elementwise choice with broadcasting; numbers take the element type of the other operand."""
+    return op.Where(condition, a, b)
+
+
+def zeros_like(x: Expr) -> Expr:
+    """Zeros in the shape and element type of the tensor ``x``; nothing of ``x`` but its shape is used."""
+    return full(x.shape, 0, x.dtype, x.builder, like=x)
+
+
+def ones_like(x: Expr) -> Expr:
+    """Ones in the shape and element type of the tensor ``x``; nothing of ``x`` but its shape is used."""
+    return full(x.shape, 1, x.dtype, x.builder, like=x)
+
+
+def full(shape: Expr, number: float, dtype: ir.DataType, builder: Builder, *, like: Expr | None = None) -> Expr:
+    """A tensor of ``shape`` (int64 vector) filled with ``number``."""
+    result = builder.call("Expand", [builder.constant(number, dtype), shape])[0]
+    if like is not None and result.value.shape is None:
+        result.value.shape = like.value.shape
+    return result
+
+
+def concat(parts: Sequence[Expr], axis: int = 0) -> Expr:
+    """``parts`` joined along ``axis``; a single part is itself."""
+    return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=axis)
+
+
+def scan(
+    body: Callable[[Builder, list[Expr], list[Expr]], tuple[Sequence[Expr], Sequence[Expr]]],
+    carries: Sequence[Expr],
+    inputs: Sequence[Expr],
+    *,
+    reverse: bool = False,
+    name: str = "scan_body",
+) -> tuple[list[Expr], list[Expr]]:
+    """Runs ``body`` over axis 0 of ``inputs`` with an ONNX Scan (at least one step).
+
+    Args:
+        body: From the body's builder, the carries and the slices to the new carries and the per-step results.
+            Inside, wrap outer values with ``builder.expr(outer.value)`` so that nodes land in the body.
+        carries: Initial carries.
+        inputs: Tensors [N, ...] read slice by slice.
+        reverse: Read from the last slice to the first; results are stacked in the inputs' order.
+        name: Name of the body graph.
+
+    Returns:
+        The final carries, and the stacked results [N, ...].
+    """
+    outer = carries[0].builder if carries else inputs[0].builder
+    inner = outer.child()
+    states = [inner.input(f"{name}.carry", c.type, c.value.shape) for c in carries]
+    slices = [inner.input(f"{name}.slice", x.type, _without_first(x.value.shape)) for x in inputs]
+    new_carries, results = body(inner, states, slices)
+    graph = inner.graph([e.value for e in (*states, *slices)], [*new_carries, *results], name)
+    directions = [1] if reverse else [0]
+    outs = outer.call(
+        "Scan",
+        [*carries, *inputs],
+        {
+            "body": graph,
+            "num_scan_inputs": len(inputs),
+            "scan_input_directions": directions * len(inputs),
+            "scan_output_directions": directions * len(results) or None,
+        },
+        types=[*(c.type for c in carries), *(r.type for r in results)],
+        outputs=len(carries) + len(results),
+    )
+    for out, carry in zip(outs, carries, strict=False):
+        out.value.shape = carry.value.shape
+    length = _first_dim(inputs[0].value.shape)
+    for out, result in zip(outs[len(carries) :], results, strict=True):
+        if result.has_rank:
+            out.value.shape = ir.Shape([length, *_dims(result.value.shape)])
+    return list(outs[: len(carries)]), list(outs[len(carries) :])
+
+
+def cond(
+    predicate: Expr,
+    then: Callable[[Builder], Sequence[Expr]],
+    orelse: Callable[[Builder], Sequence[Expr]],
+    *,
+    name: str = "branch",
+) -> list[Expr]:
+    """An ONNX If: ``then`` and ``orelse`` build their branch and give its results (equal in number and type)."""
+    graphs: list[ir.Graph] = []
+    results: Sequence[Expr] = ()
+    for side, build in (("then", then), ("else", orelse)):
+        inner = predicate.builder.child()
+        results = build(inner)
+        graphs.append(inner.graph([], results, f"{name}.{side}"))
+    outs = predicate.builder.call(
+        "If",
+        [predicate],
+        {"then_branch": graphs[0], "else_branch": graphs[1]},
+        types=[r.type for r in results],
+        outputs=len(results),
+    )
+    return list(outs)
+
+
+def loop(
+    trips: Expr,
+    body: Callable[[Builder, Expr, list[Expr]], tuple[Sequence[Expr], Sequence[Expr]]],
+    carries: Sequence[Expr],
+    *,
+    name: str = "loop_body",
+) -> tuple[list[Expr], list[Expr]]:
+    """An ONNX Loop that runs ``trips`` times (int64 scalar, zero allowed); carries may be sequences or change shape.
+
+    ``body`` maps builder, iteration number and carries to the new carries and the per-step results (stacked on axis 0).
+    """
+    outer = trips.builder
+    inner = outer.child()
+    index = inner.input(f"{name}.index", ir.TensorType(ir.DataType.INT64), ir.Shape([]))
+    going = inner.input(f"{name}.cond", ir.TensorType(ir.DataType.BOOL), ir.Shape([]))
+    states = [inner.input(f"{name}.carry", c.type, None) for c in carries]
+    for state, carry in zip(states, carries, strict=True):
+        if carry.has_rank:
+            state.value.shape = ir.Shape([None] * carry.rank)
+    new_carries, results = body(inner, index, states)
+    graph = inner.graph(
+        [e.value for e in (index, going, *states)],
+        [inner.expr(inner.fresh_identity(going.value)), *new_carries, *results],
+        name,
+    )
+    outs = outer.call(
+        "Loop",
+        [trips, outer.constant(True), *carries],
+        {"body": graph},
+        types=[*(c.type for c in carries), *(r.type for r in results)],
+        outputs=len(carries) + len(results),
+    )
+    return list(outs[: len(carries)]), list(outs[len(carries) :])
+
+
+def _dims(shape: ir.Shape | None) -> Iterator[int | ir.SymbolicDim]:
+    yield from shape.dims if shape is not None else ()
+
+
+def _without_first(shape: ir.Shape | None) -> ir.Shape | None:
+    return None if shape is None else ir.Shape(list(shape.dims[1:]))
+
+
+def _first_dim(shape: ir.Shape | None) -> int | ir.SymbolicDim:
+    return ir.SymbolicDim(None) if shape is None else shape.dims[0]
