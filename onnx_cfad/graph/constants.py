@@ -1,0 +1,84 @@
+"""Small integer and boolean values that constants and known shapes fix: exporters' shape arithmetic, computed ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import onnx
+import onnx.reference
+import onnx_ir as ir
+
+from onnx_cfad.graph.purity import is_pure
+from onnx_cfad.graph.regions import subgraphs_of
+
+_LIMIT = 64  # elements: shape arithmetic is short
+_KINDS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
+
+
+class ConstantFolder:
+    """Knows the values that shapes and constants fix, and computes further ones node by node.
+
+    Args:
+        opsets: The model's opset imports.
+        symbolic: Gives the elements of a value as far as shape inference tracks them, or None.
+    """
+
+    def __init__(
+        self, opsets: dict[str, int], symbolic: Callable[[ir.Value], Sequence[int | ir.SymbolicDim] | None]
+    ) -> None:
+        self.known: dict[ir.Value, np.ndarray] = {}
+        self._opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+        self._symbolic = symbolic
+
+    def of(self, value: ir.Value | None) -> np.ndarray | None:
+        """The constant that ``value`` certainly holds; None where only the run knows."""
+        if value is None:
+            return None
+        if value in self.known:
+            return self.known[value]
+        tensor = ir.convenience.get_const_tensor(value)
+        if tensor is not None:
+            return None if value.is_graph_input() or tensor.size > _LIMIT else tensor.numpy()
+        elements = self._symbolic(value) if value.dtype == ir.DataType.INT64 and value.shape is not None else None
+        if elements is None or value.shape is None or value.shape.rank() > 1:
+            return None
+        if not all(isinstance(e, int) for e in elements):
+            return None
+        return np.asarray(elements, dtype=np.int64).reshape(() if value.shape.rank() == 0 else (-1,))
+
+    def forget(self, graph: ir.Graph) -> None:
+        """Drops what was found inside ``graph``, whose inputs are about to change."""
+        for node in graph.all_nodes():
+            for output in node.outputs:
+                self.known.pop(output, None)
+
+    def fold(self, node: ir.Node) -> Iterator[tuple[ir.Value, np.ndarray]]:
+        """The outputs of ``node`` that its known inputs fix, with their values."""
+        if node.domain not in ("", "ai.onnx") or subgraphs_of(node) or not node.inputs or not is_pure(node):
+            return
+        if any(output.dtype not in _KINDS for output in node.outputs):
+            return
+        inputs = [self.of(value) for value in node.inputs]
+        if any(array is None and value is not None for array, value in zip(inputs, node.inputs, strict=True)):
+            return
+        if node.op_type == "ConstantOfShape" and inputs[0] is not None and np.prod(inputs[0]) > _LIMIT:
+            return
+        for output, array in zip(node.outputs, self._evaluate(node, inputs), strict=False):
+            if array.size <= _LIMIT:
+                self.known[output] = array
+                yield output, array
+
+    def _evaluate(self, node: ir.Node, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        feeds = {v.name: a for v, a in zip(node.inputs, inputs, strict=True) if v is not None and v.name}
+        graph = onnx.helper.make_graph(
+            [ir.to_proto(node)],
+            "constant",
+            [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in feeds],
+            [onnx.helper.make_value_info(o.name or "", onnx.TypeProto()) for o in node.outputs],
+        )
+        try:
+            session = onnx.reference.ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=self._opsets))
+            return [np.asarray(x) for x in session.run(None, feeds)]  # pyright: ignore
+        except (ValueError, TypeError, IndexError, NotImplementedError, RuntimeError):
+            return []  # not computable ahead (a Tile of 2**60, say): the run time will do it

@@ -1,0 +1,94 @@
+"""How often a loop runs, as far as the model itself says."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_cfad.graph.regions import LoopSite
+
+
+@dataclasses.dataclass(frozen=True)
+class TripCount:
+    """The trip count of a loop.
+
+    Attributes:
+        static: The count where the model fixes it, in iterations.
+        bound: An upper bound where the model fixes one, in iterations.
+        conditional: A computed condition may end the loop before its limit.
+    """
+
+    static: int | None = None
+    bound: int | None = None
+    conditional: bool = False
+
+    @property
+    def positive(self) -> bool:
+        """Whether the loop certainly runs at least once."""
+        return self.static is not None and self.static > 0
+
+    def __str__(self) -> str:
+        if self.static is not None:
+            return str(self.static)
+        return f"at most {self.bound}" if self.bound is not None else "dynamic"
+
+
+_UNBOUNDED = 2**62
+
+
+def trip_count(site: LoopSite) -> TripCount:
+    """The trip count of ``site`` from constants and shapes; a Scan over an empty axis is an error in ONNX Runtime."""
+    if site.is_scan:
+        length = _scan_length(site)
+        return TripCount(static=length, bound=length)
+    limit = constant_of(site.limit)
+    bound = None if limit is None else max(int(limit.reshape(-1)[0]), 0)
+    bound = None if bound is not None and bound >= _UNBOUNDED else bound
+    conditional = not (_is_true(site.start) and _goes_on(site))
+    if conditional:
+        start = constant_of(site.start)
+        if start is not None and not bool(start.reshape(-1)[0]):
+            return TripCount(static=0, bound=0, conditional=True)
+        return TripCount(bound=bound, conditional=True)
+    return TripCount(static=bound, bound=bound)
+
+
+def constant_of(value: ir.Value | None) -> np.ndarray | None:
+    """The constant that ``value`` holds, seen through Identity and Cast; None where the run decides."""
+    while value is not None:
+        tensor = ir.convenience.get_const_tensor(value)
+        if tensor is not None:
+            return None if value.is_graph_input() else tensor.numpy()
+        node = value.producer()
+        if node is None or node.op_type not in ("Identity", "Cast") or node.domain not in ("", "ai.onnx"):
+            return None
+        value = node.inputs[0]
+    return None
+
+
+def _is_true(value: ir.Value | None) -> bool:
+    if value is None:
+        return True
+    constant = constant_of(value)
+    return constant is not None and bool(constant.reshape(-1)[0])
+
+
+def _goes_on(site: LoopSite) -> bool:
+    """Whether the body's condition is true whenever the one it was given is."""
+    value = site.proceed
+    while value is not None and value is not site.predicate:
+        node = value.producer()
+        if node is None or node.op_type not in ("Identity", "Cast"):
+            return _is_true(value)
+        value = node.inputs[0]
+    return value is site.predicate
+
+
+def _scan_length(site: LoopSite) -> int | None:
+    for source in site.inputs:
+        shape = source.source.shape
+        if shape is not None and isinstance(shape[source.axis], int):
+            return int(shape[source.axis])  # pyright: ignore[reportArgumentType]
+    return None
