@@ -58,15 +58,17 @@ def export_script(
 
 def export_program(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> onnx.ModelProto:
     """Exports by way of torch.export, where torch.cond becomes If and scan becomes Scan; shapes are static."""
-    program = torch.onnx.export(
-        module,
-        tuple(inputs.values()),
-        dynamo=True,
-        opset_version=PROGRAM_OPSET,
-        input_names=list(inputs),
-        output_names=list(outputs),
-        verbose=False,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            module.eval(),
+            tuple(inputs.values()),
+            dynamo=True,
+            opset_version=PROGRAM_OPSET,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            verbose=False,
+        )
     if program is None:
         raise RuntimeError("the exporter returned nothing")
     for node in program.model.graph.all_nodes():

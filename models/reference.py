@@ -37,40 +37,57 @@ def write(
         ValueError: The model and its twin disagree, or a parameter is not an initializer.
     """
     onnx.checker.check_model(model, full_check=True)
-    names = _initializers_of(model, module)
+    initializers = _initializers_of(model, module)
     twin = copy.deepcopy(module).double()
-    leaves = {key: value.double().requires_grad_() if value.is_floating_point() else value for key, value in inputs.items()}
+    leaves = {
+        key: value.double().requires_grad_() if value.is_floating_point() else value for key, value in inputs.items()
+    }
     results = twin(*leaves.values())
     results = list(results) if isinstance(results, tuple) else [results]
     _compare_outputs(model, inputs, results)
     arrays = {f"in_{key}": value.numpy() for key, value in inputs.items()}
     for value, result in zip(model.graph.output, results, strict=True):
         arrays[f"out_{value.name}"] = result.detach().numpy()
-    arrays |= _gradients(results, leaves, dict(twin.named_parameters()), names)
+    arrays |= _gradients(results, leaves, dict(twin.named_parameters()), initializers)
     onnx.save(model, FOLDER / f"{name}.onnx")
     np.savez_compressed(FOLDER / f"{name}.npz", allow_pickle=False, **arrays, **(extra or {}))
     for suffix in ("onnx", "npz"):
         print(f"{name}.{suffix}: {(FOLDER / f'{name}.{suffix}').stat().st_size} bytes")
 
 
+def seed_of(output: int, shape: torch.Size) -> Tensor:
+    """The cotangent that output number ``output`` is seeded with, float64, always the same."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(2024 + output), dtype=torch.float64)
+
+
 def _gradients(
-    results: list[Tensor], leaves: Mapping[str, Tensor], parameters: Mapping[str, Tensor], names: Mapping[str, str]
+    results: list[Tensor],
+    leaves: Mapping[str, Tensor],
+    parameters: Mapping[str, Tensor],
+    initializers: Mapping[str, onnx.TensorProto],
 ) -> dict[str, np.ndarray]:
-    """Seeds every floating-point output, and gives seeds and gradients; ``names`` maps parameters to initializers."""
-    generator = torch.Generator().manual_seed(2024)
+    """Seeds every floating-point output, and gives seeds and gradients.
+
+    The gradient by a parameter carries the name and the shape of its initializer (an exporter may have put axes of
+    length 1 into it).
+    """
     seeded = {i: result for i, result in enumerate(results) if result.requires_grad}
-    seeds = {i: torch.randn(result.shape, generator=generator, dtype=torch.float64) for i, result in seeded.items()}
+    seeds = {i: seed_of(i, result.shape) for i, result in seeded.items()}
     wrt = {f"grad_{key}": leaf for key, leaf in leaves.items() if leaf.requires_grad}
-    wrt |= {f"gradp_{names[key]}": parameter for key, parameter in parameters.items()}
-    gradients = torch.autograd.grad(list(seeded.values()), list(wrt.values()), list(seeds.values()))
+    wrt |= {f"gradp_{initializers[key].name}": parameter for key, parameter in parameters.items()}
+    gradients = torch.autograd.grad(
+        list(seeded.values()), list(wrt.values()), list(seeds.values()), allow_unused=True, materialize_grads=True
+    )
     found = {key: gradient.numpy() for key, gradient in zip(wrt, gradients, strict=True)}
+    for tensor in initializers.values():
+        found[f"gradp_{tensor.name}"] = found[f"gradp_{tensor.name}"].reshape(tensor.dims)
     return {f"cot_{i}": seed.numpy() for i, seed in seeds.items()} | found
 
 
-def _initializers_of(model: onnx.ModelProto, module: nn.Module) -> dict[str, str]:
-    """The name of the initializer that holds each parameter, found by comparing bytes."""
-    held = {onnx.numpy_helper.to_array(tensor).tobytes(): tensor.name for tensor in model.graph.initializer}
-    found: dict[str, str] = {}
+def _initializers_of(model: onnx.ModelProto, module: nn.Module) -> dict[str, onnx.TensorProto]:
+    """The initializer that holds each parameter, found by comparing bytes."""
+    held = {onnx.numpy_helper.to_array(tensor).tobytes(): tensor for tensor in model.graph.initializer}
+    found: dict[str, onnx.TensorProto] = {}
     for name, parameter in module.named_parameters():
         data = parameter.detach().numpy().tobytes()
         if data not in held:
