@@ -1,0 +1,22 @@
+"""Differentiates ONNX models that contain control flow."""
+
+from onnx_cfad.api import grad, vjp
+from onnx_cfad.differentiate import Gradient, Report
+from onnx_cfad.errors import CfadError, ModelError, PlanError, TargetError, UnsupportedOp, ValidationError
+from onnx_cfad.options import INITIALIZERS
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "INITIALIZERS",
+    "CfadError",
+    "Gradient",
+    "ModelError",
+    "PlanError",
+    "Report",
+    "TargetError",
+    "UnsupportedOp",
+    "ValidationError",
+    "grad",
+    "vjp",
+]

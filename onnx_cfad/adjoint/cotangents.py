@@ -1,0 +1,134 @@
+"""Cotangents on their way backwards: contributions to each value are collected and summed when the value is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_cfad.adjoint.expr import Builder, Expr, Update, concat, op
+
+_SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_EXACT_SUM = 1024  # elements of a 16-bit type summed in that type
+
+
+class Cotangents:
+    """The contributions collected so far, by primal value, in the order they were met."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self._pending: dict[ir.Value, list[Expr | Update]] = {}
+
+    def add(self, value: ir.Value, contribution: Expr | Update) -> None:
+        """Adds a contribution to the cotangent of ``value``."""
+        self._pending.setdefault(value, []).append(contribution)
+
+    def take(self, value: ir.Value, start: Expr | None = None) -> Expr | None:
+        """Removes and gives the sum of the contributions to ``value`` (and ``start``); None stands for zero."""
+        return accumulate(self._pending.pop(value, []), value, start)
+
+    def __contains__(self, value: ir.Value) -> bool:
+        return value in self._pending
+
+    def __iter__(self) -> Iterator[ir.Value]:
+        """The values that have contributions."""
+        return iter(list(self._pending))
+
+
+def accumulate(contributions: list[Expr | Update], value: ir.Value, start: Expr | None) -> Expr | None:
+    """Sums ``contributions`` to the cotangent of ``value`` onto ``start``; tensors first, then updates."""
+    total = start
+    for contribution in contributions:
+        if isinstance(contribution, Expr):
+            total = contribution if total is None else _sum(total, contribution)
+            if total.value.shape is None and total.is_tensor:
+                total.value.shape = value.shape
+    for contribution in contributions:
+        if isinstance(contribution, Update):
+            total = contribution.apply(total)
+    return total
+
+
+def _sum(a: Expr, b: Expr) -> Expr:
+    if not a.is_tensor:
+        from onnx_cfad.rules.sequences import add_sequences  # noqa: PLC0415 - rules are built on expressions
+
+        return add_sequences(a, b)
+    return a + b.cast(a.dtype)
+
+
+def guarded(cotangent: Expr, result: Expr) -> Expr:
+    """``result``, but exactly 0 where it is NaN only because a zero ``cotangent`` met an infinite derivative.
+
+    The derivative with respect to the cotangent stays exact elsewhere, so that second derivatives are right.
+    """
+    cut = op.And(op.Equal(cotangent, 0), op.IsNaN(result))
+    return op.Where(cut, 0, result)
+
+
+def sum_to(cotangent: Expr, output: ir.Value, operand: Expr) -> Expr:
+    """Undoes broadcasting: sums ``cotangent``, of the output's shape, to the shape of ``operand``.
+
+    Axes are found statically where the shapes say enough and at run time otherwise; a symbolic dimension may be 1.
+    """
+    axes = _broadcast_axes(output.shape, operand.value.shape)
+    if axes is not None:
+        return _sum_static(cotangent, axes, operand)
+    return _sum_dynamic(cotangent, operand)
+
+
+def _broadcast_axes(whole: ir.Shape | None, part: ir.Shape | None) -> tuple[list[int], int] | None:
+    """The axes to sum over and how many of them lead; None where only the run knows."""
+    if whole is None or part is None:
+        return None
+    lead = whole.rank() - part.rank()
+    axes = list(range(lead))
+    for axis, dim in enumerate(part.dims):
+        outer = whole[axis + lead]
+        if isinstance(dim, int) and dim == 1:
+            if not (isinstance(outer, int) and outer == 1):
+                axes.append(axis + lead)
+        elif not (isinstance(dim, int) or (isinstance(outer, ir.SymbolicDim) and dim.value == outer.value)):
+            return None
+        elif not isinstance(dim, int) and dim.value is None:
+            return None
+    return axes, lead
+
+
+def _sum_static(cotangent: Expr, found: tuple[list[int], int], operand: Expr) -> Expr:
+    axes, lead = found
+    if not axes:
+        return cotangent
+    leading, inner = [a for a in axes if a < lead], [a for a in axes if a >= lead]
+    total = wide(cotangent)
+    if leading:
+        total = total.sum(leading)
+    if inner:
+        total = total.sum([a - lead for a in inner], keepdims=True)
+    return _shaped(total.cast(cotangent.dtype), operand)
+
+
+def _sum_dynamic(cotangent: Expr, operand: Expr) -> Expr:
+    shape, target = op.Shape(cotangent), operand.shape
+    missing = op.Sub(op.Size(shape), op.Size(target))
+    ones = op.Expand(cotangent.builder.constant(np.asarray([1], dtype=np.int64)), missing.unsqueeze([0]))
+    differs = op.Not(op.Equal(shape, concat([ones, target])))
+    axes = op.Squeeze(op.NonZero(differs), [0])
+    total = op.ReduceSum(wide(cotangent), axes, keepdims=1, noop_with_empty_axes=1)
+    return _shaped(total.cast(cotangent.dtype).reshape(target), operand)
+
+
+def wide(x: Expr) -> Expr:
+    """``x`` in float32 where a long sum in its 16-bit type would lose digits, else ``x``."""
+    if x.dtype not in _SIXTEEN_BIT:
+        return x
+    shape = x.value.shape
+    small = shape is not None and shape.is_static() and np.prod(shape.numpy()) <= _EXACT_SUM
+    return x if small else x.cast(ir.DataType.FLOAT)
+
+
+def _shaped(x: Expr, like: Expr) -> Expr:
+    if x.value.shape is None:
+        x.value.shape = like.value.shape
+    return x

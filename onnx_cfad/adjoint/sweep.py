@@ -1,0 +1,139 @@
+"""The reverse sweep: nodes in reverse order, cotangents of their outputs to cotangents of their inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
+
+from onnx_cfad.adjoint.base import Adjoint
+from onnx_cfad.adjoint.cotangents import Cotangents, guarded, sum_to
+from onnx_cfad.adjoint.expr import Builder, Expr, Update
+from onnx_cfad.errors import CfadError, UnsupportedOp
+from onnx_cfad.graph.activity import Activity
+from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop
+from onnx_cfad.graph.types import Types
+from onnx_cfad.rules.registry import NoDerivative, Rule, attributes_of, rule_for
+
+_LINEAR = frozenset(("Add", "Sub", "Neg", "Identity", "Cast", "CastLike", "Sum"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """What the sweep knows in every scope.
+
+    Attributes:
+        activity: The values that a derivative passes through.
+        types: What shape inference proved about loop bodies.
+        sites: Paths for messages.
+        adjoints: How each control-flow site is run backwards, by path.
+        counters: For each body of a Loop that a condition may end, the value that holds its recorded trip count.
+    """
+
+    activity: Activity
+    types: Types
+    sites: ControlFlowGraph
+    adjoints: Mapping[str, Adjoint]
+    paths: Mapping[ir.Graph, str]
+    counters: dict[ir.Graph, ir.Value]
+
+    def run(self, graph: ir.Graph, cotangents: Cotangents, *, in_loop: bool) -> None:
+        """Sweeps over the nodes of ``graph``.
+
+        ``cotangents`` starts with those of the graph's results and ends with those of what enters the graph: its
+        inputs, initializers and captured values.
+        """
+        for node in reversed(list(graph)):
+            if node.op_type == "Constant" or not any(output in cotangents for output in node.outputs):
+                continue  # the cotangent of a Constant waits: it may be asked for
+            if is_loop(node) or is_branch(node):
+                self._site(node, cotangents, in_loop)
+            else:
+                self._operator(node, cotangents)
+
+    def _site(self, node: ir.Node, cotangents: Cotangents, in_loop: bool) -> None:
+        path = self.paths[next(iter(a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH))]
+        self.adjoints[path].reverse(self, node, cotangents, in_loop=in_loop)
+
+    def _operator(self, node: ir.Node, cotangents: Cotangents) -> None:
+        cts = tuple(cotangents.take(output) for output in node.outputs)
+        rule = rule_for(node)
+        if not isinstance(rule, Rule):
+            return  # nondifferentiable; operators without an entry were refused before the sweep
+        try:
+            self._apply(rule, node, cts, cotangents)
+        except CfadError as error:
+            where = self.sites.path_of(node)
+            raise type(error)(where, f"{error.where}: {error.what}" if error.where else error.what, error.remedy) from error
+
+    def _apply(self, rule: Rule, node: ir.Node, cts: tuple[Expr | None, ...], cotangents: Cotangents) -> None:
+        builder = cotangents.builder
+        single = len(node.outputs) == 1
+        ys = tuple(builder.expr(output) for output in node.outputs)
+        xs = [builder.optional(value) for value in node.inputs]
+        attributes = attributes_of(node, rule.attributes, builder.opset)
+        results = rule.function(cts[0] if single else cts, ys[0] if single else ys, *xs, **attributes)
+        results = results if isinstance(results, (tuple, list)) else (results,)
+        for x, result in zip(xs, results, strict=False):
+            if x is None or not self.activity.is_active(x.value):
+                continue
+            if callable(result) and not isinstance(result, (Expr, Update)):
+                result = result()
+            if result is not None:
+                cotangents.add(x.value, self._fitted(rule, node, cts[0], x, result))
+
+    def _fitted(self, rule: Rule, node: ir.Node, ct: Expr | None, x: Expr, result: Expr | Update) -> Expr | Update:
+        """A rule's result made safe against a cut-off pole and summed back to the shape of its input."""
+        if isinstance(result, Update):
+            return result
+        pole = rule.elementwise and node.op_type not in _LINEAR and node.outputs[0] in self.activity.cuttable
+        if pole and ct is not None and result.value is not ct.value:
+            result = guarded(ct, result)
+        if rule.broadcasts:
+            result = sum_to(result, node.outputs[0], x)
+        if result.value.shape is None and result.value.producer() is not None and x.is_tensor:
+            result.value.shape = x.value.shape
+        return result
+
+
+def refuse_missing_rules(graph: ir.Graph, activity: Activity, sites: ControlFlowGraph) -> None:
+    """Raises UnsupportedOp that lists every node without a rule that an active value passes through."""
+    missing = [node for node in graph.all_nodes() if _lacks_rule(node, activity)]
+    if not missing:
+        return
+    places = "\n".join(f"  {sites.path_of(node)} ({_operator(node)})" for node in missing)
+    operators = sorted({_operator(node) for node in missing})
+    raise UnsupportedOp(
+        "" if len(missing) > 1 else sites.path_of(missing[0]),
+        f"no VJP rule for {', '.join(operators)}, and a differentiated value passes through:\n{places}\n"
+        if len(missing) > 1
+        else f"no VJP rule for {operators[0]}, and a differentiated value passes through it",
+        f"Register a rule with @onnx_cfad.rules.registry.vjp('{missing[0].op_type}'), or leave the values out of wrt.",
+    )
+
+
+def _operator(node: ir.Node) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+
+
+def _lacks_rule(node: ir.Node, activity: Activity) -> bool:
+    if is_loop(node) or is_branch(node) or rule_for(node) is not None:
+        return False
+    return any(map(activity.is_active, node.outputs)) and any(map(activity.is_active, node.inputs))
+
+
+def passes_derivative(node: ir.Node) -> bool:
+    """Whether a derivative may pass through ``node``: its operator is not declared nondifferentiable."""
+    return not isinstance(rule_for(node), NoDerivative)
+
+
+def active_captures(cotangents: Cotangents, inside: Iterable[ir.Value]) -> list[ir.Value]:
+    """The values with pending contributions that are not ``inside`` the region: captured ones."""
+    own = set(inside)
+    return [value for value in cotangents if value not in own]
+
+
+def child(builder: Builder) -> Cotangents:
+    """Empty cotangents in a scope below ``builder``'s."""
+    return Cotangents(builder.child())

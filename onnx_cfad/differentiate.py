@@ -1,0 +1,206 @@
+"""One reverse-mode differentiation: analyses, the reverse sweep, and the finished model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx_ir as ir
+
+from onnx_cfad.adjoint.base import Adjoint
+from onnx_cfad.adjoint.cotangents import Cotangents
+from onnx_cfad.adjoint.expr import Builder, Expr, full, zeros_like
+from onnx_cfad.adjoint.sweep import Sweep, passes_derivative, refuse_missing_rules
+from onnx_cfad.errors import ModelError
+from onnx_cfad.finish import declare_shapes, finish
+from onnx_cfad.graph.activity import Activity, find_activity
+from onnx_cfad.graph.regions import ControlFlowGraph, control_flow
+from onnx_cfad.graph.trips import trip_count
+from onnx_cfad.graph.regions import is_branch, is_loop, loop_site
+from onnx_cfad.graph.types import Types, infer_types
+from onnx_cfad.model import fingerprint, normalise, save
+from onnx_cfad.names import Namer, cotangent_name
+from onnx_cfad.options import Options
+from onnx_cfad.plan.choose import choose_adjoints
+from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
+from onnx_cfad.selection import Selection, select
+
+
+@dataclasses.dataclass(frozen=True)
+class SiteReport:
+    """One control-flow site in a report: where it is, how often it runs, and how it is run backwards."""
+
+    path: str
+    kind: str
+    trips: str
+    adjoint: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What was decided.
+
+    Attributes:
+        wrt: Names differentiated by.
+        outputs: Names differentiated.
+        sites: The control-flow sites and their adjoints.
+        nodes: Number of nodes before and after, subgraphs included.
+        warnings: Things the user should know.
+    """
+
+    wrt: tuple[str, ...]
+    outputs: tuple[str, ...]
+    sites: tuple[SiteReport, ...]
+    nodes: tuple[int, int]
+    warnings: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradient:
+    """A differentiated model.
+
+    Attributes:
+        model: The model, ready to be saved or run.
+        plan: The adjoint of every control-flow site, by path.
+        report: What was decided.
+    """
+
+    model: ir.Model
+    plan: Mapping[str, Adjoint]
+    report: Report
+
+    def proto(self) -> onnx.ModelProto:
+        """The model as a protobuf message."""
+        return ir.to_proto(self.model)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model to ``path``, whole or not at all."""
+        save(self.model, path)
+
+
+def differentiate(source: ir.Model, options: Options) -> Gradient:
+    """Differentiates ``source``, which is consumed.
+
+    Raises:
+        ModelError: The model is unusable, or lacks a name that the options ask for.
+        UnsupportedOp: A differentiated value reaches an operator without a rule.
+    """
+    origin = fingerprint(source)
+    model = normalise(source)
+    before = _node_count(model)
+    declared = declare_shapes(model)
+    types = infer_types(model)
+    FoldConstantBranchPass(types.constants)(model)
+    sites = control_flow(model)
+    selection = select(model, options, sites)
+    activity = _activity(model, selection)
+    refuse_missing_rules(model.graph, activity, sites)
+    adjoints = choose_adjoints(sites)
+    primal = frozenset(model.graph)
+    trips = _site_reports(sites, adjoints)
+    warnings = _reverse(model, selection, activity, types, sites, adjoints)
+    _record(model, options, adjoints, origin)
+    finish(model, primal, declared)
+    names = tuple(v.name or "" for v in selection.wrt), tuple(v.name or "" for v in selection.outputs)
+    report = Report(*names, trips, (before, _node_count(model)), tuple(warnings))
+    return Gradient(model, adjoints, report)
+
+
+def _activity(model: ir.Model, selection: Selection) -> Activity:
+    return find_activity(model.graph, selection.wrt, selection.outputs, passes_derivative, selection.stopped)
+
+
+def _reverse(
+    model: ir.Model,
+    selection: Selection,
+    activity: Activity,
+    types: Types,
+    sites: ControlFlowGraph,
+    adjoints: Mapping[str, Adjoint],
+) -> list[str]:
+    """Appends the reverse pass to the main graph; gives warnings."""
+    builder = Builder(Namer.of_model(model), model.opset_imports[""])
+    for value in (*selection.outputs, *selection.wrt):
+        builder.namer.reserve(cotangent_name(value.name or ""))
+    cotangents = Cotangents(builder)
+    for output in dict.fromkeys(selection.outputs):
+        cotangents.add(output, _seed(model, output, builder, selection))
+    paths = {region.graph: site.path for site in sites.sites() for region in site.regions}
+    sweep = Sweep(activity, types, sites, adjoints, paths, {})
+    sweep.run(model.graph, cotangents, in_loop=False)
+    warnings: list[str] = []
+    results = [(value, _gradient(value, cotangents, builder, warnings)) for value in selection.wrt]
+    builder.append_to(model.graph)
+    for value, result in results:
+        model.graph.outputs.append(_named_output(model.graph, value, result))
+    return warnings
+
+
+def _seed(model: ir.Model, output: ir.Value, builder: Builder, selection: Selection) -> Expr:
+    """A graph input for the cotangent of ``output``, or the number 1 for a loss."""
+    assert output.dtype is not None
+    if selection.fixed_seed:
+        return full(builder.expr(output).shape, 1, output.dtype, builder, like=builder.expr(output))
+    name = cotangent_name(output.name or "")
+    taken = {value.name for value in (*model.graph.inputs, *model.graph.initializers.values())}
+    if name in taken:
+        raise ModelError(
+            f"output '{output.name}'",
+            f"its seed would be called '{name}', which the model has already",
+            "Rename the input, or leave this output out of --outputs.",
+        )
+    seed = ir.Value(name=name, type=output.type, shape=output.shape)
+    model.graph.inputs.append(seed)
+    return builder.expr(seed)
+
+
+def _gradient(value: ir.Value, cotangents: Cotangents, builder: Builder, warnings: list[str]) -> Expr:
+    total = cotangents.take(value)
+    if total is not None:
+        return total
+    warnings.append(f"no differentiated output depends on '{value.name}': its gradient is zero")
+    return zeros_like(builder.expr(value))
+
+
+def _named_output(graph: ir.Graph, value: ir.Value, result: Expr) -> ir.Value:
+    """A graph output called ``<value>_grad`` that holds ``result``."""
+    name = cotangent_name(value.name or "")
+    existing = {output.name for output in graph.outputs}
+    if name in existing:
+        raise ModelError(
+            f"'{value.name}'", f"its gradient would be called '{name}', which the model has already", "Rename that output."
+        )
+    copy = ir.Node("", "Identity", [result.value], name=f"{name}/output")
+    graph.append(copy)
+    output = copy.outputs[0]
+    output.name, output.type, output.shape = name, value.type, value.shape
+    return output
+
+
+def _record(model: ir.Model, options: Options, adjoints: Mapping[str, Adjoint], origin: str) -> None:
+    """Writes into the model what is needed to make it again."""
+    from onnx_cfad import __version__  # noqa: PLC0415 - the package imports this module
+
+    model.metadata_props["onnx_cfad.version"] = __version__
+    model.metadata_props["onnx_cfad.options"] = json.dumps(dataclasses.asdict(options), sort_keys=True)
+    model.metadata_props["onnx_cfad.plan"] = json.dumps({path: repr(a) for path, a in adjoints.items()}, sort_keys=True)
+    model.metadata_props["onnx_cfad.source"] = origin
+
+
+def _site_reports(sites: ControlFlowGraph, adjoints: Mapping[str, Adjoint]) -> tuple[SiteReport, ...]:
+    found: list[SiteReport] = []
+    for site in sites.sites():
+        trips = str(trip_count(loop_site(site.node))) if is_loop(site.node) else ""
+        if is_loop(site.node) or is_branch(site.node):
+            found.append(SiteReport(site.path, site.node.op_type, trips, type(adjoints[site.path]).__name__))
+    return tuple(found)
+
+
+def _node_count(model: ir.Model) -> int:
+    return sum(1 for _ in model.graph.all_nodes())
+
+
+__all__: Sequence[str] = ("Gradient", "Report", "SiteReport", "differentiate")

@@ -1,0 +1,148 @@
+"""Which values carry a derivative: they depend on a wrt value and reach a seeded output, through differentiable types."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+import onnx_ir as ir
+
+from onnx_cfad.graph.regions import LoopSite, branch_site, is_branch, is_loop, loop_site
+
+
+@dataclasses.dataclass(frozen=True)
+class Activity:
+    """The values that a derivative passes through, in all scopes.
+
+    Attributes:
+        varied: Values that depend on a wrt value.
+        useful: Values that a seeded output depends on.
+        cuttable: Values that reach a selecting operator (Where, Clip, Max, ...), so that parts of their cotangent may
+            be exactly zero while their derivative is NaN or Inf.
+    """
+
+    varied: set[ir.Value]
+    useful: set[ir.Value]
+    cuttable: set[ir.Value]
+
+    def is_active(self, value: ir.Value | None) -> bool:
+        """Whether a derivative passes through ``value``."""
+        return value is not None and value in self.varied and value in self.useful
+
+
+Passes = Callable[[ir.Node], bool]
+
+_SELECTING = frozenset(("Where", "Clip", "Max", "Min", "ReduceMax", "ReduceMin", "TopK", "Compress"))
+
+
+def find_activity(
+    graph: ir.Graph,
+    wrt: Iterable[ir.Value],
+    seeded: Iterable[ir.Value],
+    passes: Passes,
+    stopped: frozenset[ir.Value] = frozenset(),
+) -> Activity:
+    """Finds the active values of ``graph`` and its subgraphs.
+
+    Args:
+        graph: The main graph.
+        wrt: Values to differentiate by.
+        seeded: Values that a cotangent enters at.
+        passes: Whether a derivative may pass through a node (false for operators declared nondifferentiable).
+        stopped: Values that are constants by the user's word.
+
+    Cost is linear in the number of nodes times the passes that loop carries need (at most the number of carries).
+    """
+    varied = {value for value in wrt if carries_derivative(value)}
+    _Forward(varied, passes, stopped).graph(graph)
+    useful = set(seeded)
+    _Backward(useful, passes).graph(graph)
+    cuttable: set[ir.Value] = set()
+    for node in graph.all_nodes():
+        if node.op_type in _SELECTING:
+            cuttable.update(value for value in node.inputs if value is not None)
+    if cuttable:
+        _Backward(cuttable, passes).graph(graph)
+    return Activity(varied, useful, cuttable)
+
+
+def carries_derivative(value: ir.Value) -> bool:
+    """Whether the type of ``value`` is floating point (or a sequence or optional of such tensors)."""
+    type_ = value.type
+    while isinstance(type_, (ir.SequenceType, ir.OptionalType)):
+        type_ = type_.elem_type
+    return type_ is None or type_.dtype.is_floating_point()
+
+
+class _Forward:
+    """Marks what depends on the marked values."""
+
+    def __init__(self, marked: set[ir.Value], passes: Passes, stopped: frozenset[ir.Value]) -> None:
+        self.marked = marked
+        self.passes = passes
+        self.stopped = stopped
+
+    def graph(self, graph: ir.Graph) -> None:
+        for node in graph:
+            if is_loop(node):
+                self.loop(loop_site(node))
+            elif is_branch(node):
+                for branch in branch_site(node).branches:
+                    self.graph(branch)
+                    self.hand_over(zip(branch.outputs, node.outputs, strict=True))
+            elif not self.marked.isdisjoint(v for v in node.inputs if v is not None) and self.passes(node):
+                _mark(self.marked, node.outputs, self.stopped)
+
+    def loop(self, site: LoopSite) -> None:
+        self.hand_over((source.source, source.slice) for source in site.inputs)
+        self.hand_over((carry.initial, carry.entry) for carry in site.carries)
+        while True:
+            self.graph(site.body)
+            if not self.hand_over((carry.exit, carry.entry) for carry in site.carries):
+                break
+        for carry in site.carries:
+            self.hand_over(((carry.initial, carry.final), (carry.exit, carry.final)))
+        self.hand_over((output.element, output.stacked) for output in site.outputs)
+
+    def hand_over(self, pairs: Iterable[tuple[ir.Value, ir.Value]]) -> bool:
+        return _mark(self.marked, (target for source, target in pairs if source in self.marked), self.stopped)
+
+
+class _Backward:
+    """Marks what the marked values depend on."""
+
+    def __init__(self, marked: set[ir.Value], passes: Passes) -> None:
+        self.marked = marked
+        self.passes = passes
+
+    def graph(self, graph: ir.Graph) -> None:
+        for node in reversed(graph):
+            if is_loop(node):
+                self.loop(loop_site(node))
+            elif is_branch(node):
+                for branch in branch_site(node).branches:
+                    self.hand_over(zip(node.outputs, branch.outputs, strict=True))
+                    self.graph(branch)
+            elif not self.marked.isdisjoint(node.outputs) and self.passes(node):
+                self.marked.update(v for v in node.inputs if v is not None and carries_derivative(v))
+
+    def loop(self, site: LoopSite) -> None:
+        self.hand_over((output.stacked, output.element) for output in site.outputs)
+        self.hand_over((carry.final, carry.exit) for carry in site.carries)
+        while True:
+            self.graph(site.body)
+            if not self.hand_over((carry.entry, carry.exit) for carry in site.carries):
+                break
+        for carry in site.carries:
+            self.hand_over(((carry.entry, carry.initial), (carry.final, carry.initial)))
+        self.hand_over((source.slice, source.source) for source in site.inputs)
+
+    def hand_over(self, pairs: Iterable[tuple[ir.Value, ir.Value]]) -> bool:
+        return _mark(self.marked, (target for source, target in pairs if source in self.marked), frozenset())
+
+
+def _mark(marked: set[ir.Value], values: Iterable[ir.Value], stopped: frozenset[ir.Value]) -> bool:
+    """Adds those of ``values`` that can carry a derivative; whether there was a new one."""
+    new = [v for v in values if v not in marked and v not in stopped and carries_derivative(v)]
+    marked.update(new)
+    return bool(new)

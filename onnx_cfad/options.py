@@ -1,0 +1,55 @@
+"""The options of a transformation, frozen; the command line and the Python functions share them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Final
+
+
+@dataclasses.dataclass(frozen=True)
+class Initializers:
+    """Stands for every trainable initializer in ``wrt``."""
+
+    def __repr__(self) -> str:
+        return "INITIALIZERS"
+
+
+INITIALIZERS: Final = Initializers()
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What to differentiate, and how.
+
+    Attributes:
+        wrt: Names of graph inputs, initializers, or constants inside branches (``scope/path:name``); None for every
+            floating-point graph input.
+        wrt_initializers: Also every floating-point initializer that reaches a differentiated output.
+        outputs: Names of the outputs to differentiate; None for every floating-point output.
+        loss: Name of a scalar output whose cotangent is fixed to 1, instead of ``outputs`` and seeds.
+        stop_gradient: Names of values that count as constants.
+    """
+
+    wrt: tuple[str, ...] | None = None
+    wrt_initializers: bool = False
+    outputs: tuple[str, ...] | None = None
+    loss: str | None = None
+    stop_gradient: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        wrt: Sequence[str | Initializers] | Initializers | str | None,
+        outputs: Sequence[str] | str | None = None,
+        loss: str | None = None,
+        stop_gradient: Sequence[str] = (),
+    ) -> Options:
+        """Options from the loose forms that the Python functions take."""
+        entries: list[str | Initializers] = []
+        if wrt is not None:
+            entries = [wrt] if isinstance(wrt, (str, Initializers)) else list(wrt)
+        names = tuple(e for e in entries if isinstance(e, str))
+        every = any(isinstance(e, Initializers) for e in entries)
+        chosen = (outputs,) if isinstance(outputs, str) else None if outputs is None else tuple(outputs)
+        return cls(None if wrt is None else names, every, chosen, loss, tuple(stop_gradient))

@@ -1,0 +1,78 @@
+"""Puts the live branch of an If with a known predicate in place of the If."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_cfad.graph.regions import branch_site, is_branch, subgraphs_of
+
+
+class FoldConstantBranchPass(ir.passes.InPlacePass):
+    """Replaces an If whose predicate is known by the nodes of the branch that runs, at every depth.
+
+    Given ``y = If (p) <then: t = Mul (x, x), else: e = Det (x)>`` with p true, the result is ``y = Mul (x, x)``.
+
+    Args:
+        constants: Values known beforehand (from shapes, say) besides the constants of the model.
+    """
+
+    def __init__(self, constants: Mapping[ir.Value, np.ndarray]) -> None:
+        super().__init__()
+        self._constants = constants
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Folds outer branches first, then what is inside the live ones."""
+        return ir.passes.PassResult(model, self._graph(model.graph))
+
+    def _graph(self, graph: ir.Graph) -> bool:
+        changed = False
+        pending = list(graph)
+        while pending:
+            node = pending.pop(0)
+            chosen = self._chosen(node)
+            if chosen is None:
+                for subgraph in subgraphs_of(node):
+                    changed |= self._graph(subgraph)
+                continue
+            pending = [*_inline(node, chosen), *pending]
+            changed = True
+        return changed
+
+    def _chosen(self, node: ir.Node) -> ir.Graph | None:
+        if not is_branch(node):
+            return None
+        site = branch_site(node)
+        known = self._constants.get(site.predicate)
+        tensor = ir.convenience.get_const_tensor(site.predicate)
+        if known is None and tensor is not None and not site.predicate.is_graph_input():
+            known = tensor.numpy()
+        if known is None:
+            return None
+        return site.then_branch if bool(known.reshape(-1)[0]) else site.else_branch
+
+
+def _inline(node: ir.Node, branch: ir.Graph) -> list[ir.Node]:
+    graph = node.graph
+    assert graph is not None
+    results = list(branch.outputs)
+    branch.outputs.clear()
+    nodes = list(branch)
+    branch.remove(nodes)
+    initializers = list(branch.initializers.values())
+    branch.initializers.clear()
+    for initializer in initializers:
+        graph.initializers.add(initializer)
+    replaced: list[ir.Value] = []
+    for result in results:
+        unusable = result in replaced or result.producer() is None or result.producer() not in nodes
+        if unusable:
+            copy = ir.Node("", "Identity", [result])
+            copy.outputs[0].type, copy.outputs[0].shape = result.type, result.shape
+            nodes.append(copy)
+            result = copy.outputs[0]
+        replaced.append(result)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, replaced)
+    return nodes

@@ -1,0 +1,130 @@
+"""Removes what nothing reads: nodes, and outputs and carries of control-flow nodes, at every depth."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnx_cfad.graph.purity import is_pure
+from onnx_cfad.graph.regions import is_branch, is_loop, loop_site, subgraphs_of
+
+
+class PruneDeadValuesPass(ir.passes.InPlacePass):
+    """Removes dead nodes, dead outputs of If, Loop and Scan, and loop carries that only feed themselves.
+
+    ONNX Runtime keeps a stacked output that nobody reads (5.6 times the run time measured for one). Works on the main
+    graph and all subgraphs. Graph inputs and outputs of the model stay, and so do the nodes in ``keep``.
+
+    Args:
+        keep: Nodes of the main graph to leave alone although nothing reads them.
+    """
+
+    def __init__(self, keep: frozenset[ir.Node] = frozenset()) -> None:
+        super().__init__()
+        self._keep = keep
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Prunes until nothing changes."""
+        modified = False
+        while _prune(model.graph, self._keep):
+            modified = True
+        return ir.passes.PassResult(model, modified)
+
+
+def _prune(graph: ir.Graph, keep: frozenset[ir.Node]) -> bool:
+    changed = False
+    for node in reversed(list(graph)):
+        if node not in keep and not any(_is_read(output) for output in node.outputs):
+            graph.remove(node, safe=True)
+            changed = True
+            continue
+        if is_branch(node):
+            changed |= _prune_branch_outputs(node)
+        elif is_loop(node):
+            changed |= _prune_loop(node)
+        for subgraph in subgraphs_of(node):
+            changed |= _prune(subgraph, keep)
+    for name in [name for name, value in graph.initializers.items() if not _is_read(value)]:
+        if name.startswith(("const", "replay/")):
+            del graph.initializers[name]
+    return changed
+
+
+def _is_read(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def _prune_branch_outputs(node: ir.Node) -> bool:
+    dead = [k for k, output in enumerate(node.outputs) if not _is_read(output)]
+    if not dead or len(dead) == len(node.outputs):
+        return False
+    for graph in subgraphs_of(node):
+        for k in reversed(dead):
+            del graph.outputs[k]
+    _rebuild(node, dead, [], dict(node.attributes))
+    return True
+
+
+def _prune_loop(node: ir.Node) -> bool:
+    site = loop_site(node)
+    offset = 0 if site.is_scan else 1
+    dead_carries = [k for k, c in enumerate(site.carries) if not _is_read(c.final) and _feeds_itself(c.entry, c.exit)]
+    count = len(site.carries)
+    dead_outputs = [count + k for k, o in enumerate(site.outputs) if not _is_read(o.stacked)]
+    dead = [*dead_carries, *dead_outputs]
+    if not dead or len(dead) == len(node.outputs):
+        return False
+    for k in reversed(dead):
+        del site.body.outputs[k + offset]
+    for k in reversed(dead_carries):
+        entry = site.body.inputs[k + offset * 2]
+        for user in {usage.node for usage in entry.uses()}:
+            site.body.remove(user, safe=False) if user.graph is site.body else None
+        del site.body.inputs[k + offset * 2]
+    _rebuild(node, dead, [k + offset * 2 for k in dead_carries], _scan_attributes(node, dead_outputs, count))
+    return True
+
+
+def _feeds_itself(entry: ir.Value, exit_: ir.Value) -> bool:
+    """Whether a carry is read by nothing but the one pure node that makes its next value, which nothing else reads."""
+    if exit_ is entry:
+        return not entry.uses()
+    node = exit_.producer()
+    if node is None or node.graph is not entry.graph or not is_pure(node) or subgraphs_of(node):
+        return False
+    users = {usage.node for usage in entry.uses()}
+    return users <= {node} and not exit_.uses() and len(node.outputs) == 1 and _returned_once(exit_)
+
+
+def _returned_once(value: ir.Value) -> bool:
+    graph = value.graph
+    return graph is not None and sum(output is value for output in graph.outputs) == 1
+
+
+def _scan_attributes(node: ir.Node, dead: list[int], count: int) -> dict[str, ir.Attr]:
+    attributes = dict(node.attributes)
+    for name in ("scan_output_axes", "scan_output_directions"):
+        if name in attributes:
+            kept = [v for k, v in enumerate(attributes[name].as_ints()) if k + count not in dead]
+            if kept:
+                attributes[name] = ir.AttrInt64s(name, kept)
+            else:
+                del attributes[name]
+    return attributes
+
+
+def _rebuild(node: ir.Node, dead_outputs: list[int], dead_inputs: list[int], attributes: dict[str, ir.Attr]) -> None:
+    """Replaces ``node`` by one without the dead outputs and inputs, under the same names."""
+    outputs = [output for k, output in enumerate(node.outputs) if k not in dead_outputs]
+    new = ir.Node(
+        node.domain,
+        node.op_type,
+        [value for k, value in enumerate(node.inputs) if k not in dead_inputs],
+        list(attributes.values()),
+        num_outputs=len(outputs),
+        name=node.name,
+        doc_string=node.doc_string,
+        metadata_props=node.metadata_props,
+    )
+    graph = node.graph
+    assert graph is not None
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [new], outputs, list(new.outputs))

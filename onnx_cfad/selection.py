@@ -1,0 +1,164 @@
+"""What the options name, found in the model: values to differentiate by, outputs to differentiate, values to stop at."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from onnx_cfad.errors import ModelError
+from onnx_cfad.graph.activity import carries_derivative
+from onnx_cfad.graph.regions import ControlFlowGraph, Region
+from onnx_cfad.options import Options
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """The values that an option set names.
+
+    Attributes:
+        wrt: Graph inputs and initializers of the main graph, without repetition.
+        outputs: Graph outputs.
+        stopped: Values that count as constants.
+        fixed_seed: The seed is 1 (a loss) instead of a graph input.
+    """
+
+    wrt: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    stopped: frozenset[ir.Value]
+    fixed_seed: bool
+
+
+def select(model: ir.Model, options: Options, sites: ControlFlowGraph) -> Selection:
+    """Finds what ``options`` name; constants inside subgraphs that are asked for become main-graph initializers.
+
+    Raises:
+        ModelError: A name is not in the model, is not floating point, or a loss is not a scalar.
+    """
+    outputs = _outputs(model.graph, options)
+    wrt = [] if options.wrt is None and options.wrt_initializers else _wrt(model, options, sites)
+    if options.wrt_initializers:
+        wrt += _trainable(model)
+    return Selection(tuple(dict.fromkeys(wrt)), outputs, _stopped(model, options), options.loss is not None)
+
+
+def _outputs(graph: ir.Graph, options: Options) -> tuple[ir.Value, ...]:
+    known = {output.name: output for output in graph.outputs}
+    names = options.outputs if options.loss is None else (options.loss,)
+    if names is None:
+        found = [output for output in graph.outputs if isinstance(output.type, ir.TensorType) and carries_derivative(output)]
+        if not found:
+            raise ModelError("model", "it has no floating-point output, so there is nothing to differentiate")
+        return tuple(found)
+    chosen: list[ir.Value] = []
+    for name in names:
+        if name not in known:
+            raise ModelError(f"output '{name}'", f"the model has no such output; it has {_listed(known)}", "Check the name.")
+        if not isinstance(known[name].type, ir.TensorType) or not carries_derivative(known[name]):
+            raise ModelError(f"output '{name}'", f"expected a floating-point tensor, found {known[name].type}")
+        chosen.append(known[name])
+    if options.loss is not None:
+        _require_scalar(chosen[0])
+    return tuple(chosen)
+
+
+def _require_scalar(loss: ir.Value) -> None:
+    shape = loss.shape
+    if shape is None or any(not isinstance(d, int) or d != 1 for d in shape.dims):
+        found = "a value of unknown rank" if shape is None else f"shape {shape}"
+        raise ModelError(
+            f"loss '{loss.name}'",
+            f"expected a scalar, found {found}",
+            "Name a scalar output, or use vjp with a seed (without --loss).",
+        )
+
+
+def _wrt(model: ir.Model, options: Options, sites: ControlFlowGraph) -> list[ir.Value]:
+    graph = model.graph
+    if options.wrt is None:
+        found = [v for v in graph.inputs if isinstance(v.type, ir.TensorType) and carries_derivative(v)]
+        if not found:
+            raise ModelError(
+                "model",
+                "it has no floating-point input to differentiate by",
+                "Name initializers with --wrt, or use --wrt-initializers.",
+            )
+        return found
+    return [_value_to_differentiate_by(model, name, sites) for name in options.wrt]
+
+
+def _value_to_differentiate_by(model: ir.Model, name: str, sites: ControlFlowGraph) -> ir.Value:
+    graph = model.graph
+    value = next((v for v in graph.inputs if v.name == name), None) or graph.initializers.get(name)
+    value = value or next((n.outputs[0] for n in graph if n.op_type == "Constant" and n.outputs[0].name == name), None)
+    value = value or _constant_inside(model, name, sites)
+    if value is None:
+        known = [*(v.name for v in graph.inputs), *graph.initializers]
+        raise ModelError(
+            f"wrt '{name}'",
+            f"the model has no such input, initializer or constant; it has {_listed(known)}",
+            "Check the name; constants inside branches are called scope/path:name.",
+        )
+    if not isinstance(value.type, ir.TensorType) or not carries_derivative(value):
+        raise ModelError(f"wrt '{name}'", f"expected a floating-point tensor, found {value.type}")
+    return value
+
+
+def _constant_inside(model: ir.Model, name: str, sites: ControlFlowGraph) -> ir.Value | None:
+    """The initializer or Constant ``scope/path:name`` of a subgraph, moved to the main graph's initializers."""
+    path, _, inner = name.rpartition(":")
+    region = next((r for s in sites.sites() for r in s.regions if r.path == path), None)
+    if region is None:
+        return None
+    return _lifted(model, _constants_of(region).get(inner))
+
+
+def _constants_of(region: Region) -> dict[str, ir.Value]:
+    made = [node.outputs[0] for node in region.graph if node.op_type == "Constant"]
+    return {value.name or "": value for value in (*region.graph.initializers.values(), *made)}
+
+
+def _lifted(model: ir.Model, value: ir.Value | None) -> ir.Value | None:
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    if value is None or tensor is None:
+        return None
+    node, graph = value.producer(), value.graph
+    new = ir.Value(name=value.name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)  # pyright: ignore
+    ir.convenience.replace_all_uses_with(value, new, replace_graph_outputs=True)
+    assert graph is not None
+    if node is not None:
+        graph.remove(node)
+    else:
+        del graph.initializers[value.name or ""]
+    model.graph.initializers.add(new)
+    return new
+
+
+def _trainable(model: ir.Model) -> list[ir.Value]:
+    """Every floating-point initializer in any scope that something reads."""
+    found = [v for v in model.graph.initializers.values() if v.uses() and carries_derivative(v)]
+    for graph in model.graph.subgraphs():
+        inner = [v for v in list(graph.initializers.values()) if v.uses() and carries_derivative(v)]
+        found += [lifted for v in inner if (lifted := _lifted(model, v)) is not None]
+    if not found:
+        raise ModelError("model", "it has no floating-point initializer to differentiate by", "Name inputs with --wrt.")
+    return found
+
+
+def _stopped(model: ir.Model, options: Options) -> frozenset[ir.Value]:
+    wanted = set(options.stop_gradient)
+    if not wanted:
+        return frozenset()
+    graphs = (model.graph, *model.graph.subgraphs())
+    values = [v for g in graphs for v in (*g.inputs, *g.initializers.values(), *(o for n in g for o in n.outputs))]
+    found = {v.name: v for v in values if v.name in wanted}
+    missing = sorted(wanted - {name for name in found if name})
+    if missing:
+        raise ModelError(f"stop_gradient '{missing[0]}'", "the model has no value of this name", "Check the name.")
+    return frozenset(found.values())
+
+
+def _listed(names: object, limit: int = 20) -> str:
+    shown = [str(name) for name in names]  # type: ignore[attr-defined]
+    tail = f" and {len(shown) - limit} more" if len(shown) > limit else ""
+    return ", ".join(f"'{name}'" for name in shown[:limit]) + tail if shown else "none"
