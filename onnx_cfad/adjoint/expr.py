@@ -28,6 +28,9 @@ _BROADCASTING_OPS = frozenset(
 )
 
 
+_SMALL = 256  # elements of a constant that need not be computed
+
+
 class Builder:
     """Records nodes of one scope in order, and reuses a node when the same one is asked for again.
 
@@ -456,7 +459,10 @@ def ones_like(x: Expr) -> Expr:
 
 
 def full(shape: Expr, number: float, dtype: ir.DataType, builder: Builder, *, like: Expr | None = None) -> Expr:
-    """A tensor of ``shape`` (int64 vector) filled with ``number``."""
+    """A tensor of ``shape`` (int64 vector) filled with ``number``; a constant where it is small and known."""
+    known = shape.const
+    if known is not None and np.prod(known, dtype=np.int64) <= _SMALL:
+        return builder.constant(np.full([int(d) for d in known], number), dtype)
     result = builder.call("Expand", [builder.constant(number, dtype), shape])[0]
     if like is not None and result.value.shape is None:
         result.value.shape = like.value.shape
