@@ -1,0 +1,181 @@
+"""Loading models, which are untrusted, and bringing them into the form that everything else works on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import Protocol, TypeAlias, Union
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+from onnx_ir.serde import TensorProtoTensor
+
+from onnx_cfad import weights
+from onnx_cfad.errors import ModelError
+from onnx_cfad.functions import inline_functions, root_message
+from onnx_cfad.opsets import convert_opset, stamp_versions
+from onnx_cfad.saving import fingerprint, save
+from onnx_cfad.scopes import check_definitions, check_depth, check_sites, make_names_unique
+
+__all__ = ["Source", "fingerprint", "load", "normalise", "save"]
+
+
+class Program(Protocol):
+    """Something that holds an ``ir.Model``, as PyTorch's ``ONNXProgram`` does."""
+
+    @property
+    def model(self) -> ir.Model:
+        """The model."""
+        ...
+
+
+Source: TypeAlias = Union[str, "os.PathLike[str]", onnx.ModelProto, ir.Model, Program]
+"""Where a model can come from."""
+
+_MAX_FILE_BYTES = 2**31
+_MAX_NODES = 1_000_000
+_OLDEST_IR_WITH_DEFAULTS = 4
+"""Before this IR version an initializer had to be a graph input too, without being one for the caller."""
+
+
+def load(source: Source) -> ir.Model:
+    """A model of its own: what it was made from is never changed, and external data stays on disk, unread.
+
+    Args:
+        source: A path, a ``ModelProto``, an ``ir.Model`` or a PyTorch ``ONNXProgram``.
+
+    Raises:
+        ModelError: The file or the model is unusable; the message says where and why.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        model = _deserialize(_read(path), str(path))
+        weights.adopt_folder(model, path.parent)
+    elif isinstance(source, onnx.ModelProto):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(source)
+        model = _deserialize(proto, "model")
+    else:
+        held = getattr(source, "model", source)
+        if not isinstance(held, ir.Model):
+            raise ModelError("", f"a {type(source).__name__} is no model", "Give a path, a ModelProto or an ir.Model.")
+        _check(held)
+        return held.clone()
+    _check(model)
+    return model
+
+
+def normalise(model: ir.Model) -> ir.Model:
+    """Brings ``model`` into the normal form, in place: one opset of 18 or newer, no local functions, unique names.
+
+    Names of values in the main graph stay as they are.
+
+    Raises:
+        ModelError: The functions cannot be inlined, or a node cannot be converted.
+    """
+    _drop_initializers_from_inputs(model)
+    stamp_versions(model)
+    inline_functions(model)
+    convert_opset(model)
+    model.ir_version = max(model.ir_version, _ir_version_for(model.opset_imports[""]))
+    check_depth(model.graph, "main")
+    check_sites(model.graph, "main")
+    make_names_unique(model)
+    return model
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    where = str(path)
+    if path.is_dir():
+        raise ModelError(where, "is a directory, not an ONNX model", "Name the .onnx file in it.")
+    if not path.is_file():
+        raise ModelError(where, "there is no such file" if not path.exists() else "is not a regular file")
+    size = path.stat().st_size
+    if size == 0:
+        raise ModelError(where, "the file is empty")
+    if size > _MAX_FILE_BYTES:
+        raise ModelError(where, f"{size:,} bytes are more than a protobuf file can have", "Use external data.")
+    try:
+        proto = onnx.ModelProto.FromString(path.read_bytes())
+    except OSError as error:
+        raise ModelError(where, f"cannot be read: {error.strerror or error}") from error
+    except DecodeError as error:
+        raise ModelError(
+            where, "is not an ONNX model, or is cut short, or is nested too deep", "Export or download it again."
+        ) from error
+    return proto
+
+
+def _deserialize(proto: onnx.ModelProto, where: str) -> ir.Model:
+    if not proto.HasField("graph"):
+        raise ModelError(where, "is not an ONNX model: it has no graph", "Export or download it again.")
+    if not proto.graph.node and not proto.graph.output:
+        raise ModelError(where, "is not an ONNX model: its graph is empty", "Export or download it again.")
+    if proto.graph.sparse_initializer:
+        name = proto.graph.sparse_initializer[0].values.name
+        raise ModelError(where, f"initializer '{name}' is sparse, which is not supported", "Make it dense.")
+    try:
+        with _quiet_deserializer():
+            model = ir.from_proto(proto)
+    except RecursionError as error:
+        raise ModelError(where, "its subgraphs are nested too deep") from error
+    except (ir.serde.SerdeError, ValueError, TypeError, KeyError, NotImplementedError) as error:
+        raise ModelError(where, f"is not a valid model: {root_message(error)}", "Export it again.") from error
+    return model
+
+
+@contextlib.contextmanager
+def _quiet_deserializer() -> Generator[None]:
+    """onnx_ir logs what it finds wrong with a model; we check for the same afterwards and raise."""
+    logger = logging.getLogger("onnx_ir.serde")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
+
+
+def _check(model: ir.Model) -> None:
+    """Refuses what no later stage could work on, or what would make it work without end."""
+    owners = [("main", model.graph, False)]
+    owners += [(f"function {f.domain}::{f.name}", f.graph, True) for f in model.functions.values()]
+    for where, graph, in_function in owners:
+        check_depth(graph, where)
+        if sum(1 for _ in graph.all_nodes()) > _MAX_NODES:
+            raise ModelError(where, f"has more than {_MAX_NODES:,} nodes")
+        check_definitions(graph, where, in_function=in_function)
+    for slot in weights.slots(model):
+        _check_content(slot.tensor)
+
+
+def _check_content(tensor: ir.TensorProtocol) -> None:
+    """Refuses a tensor whose bytes do not fill its shape: reading it would fail, or ask for any amount of memory."""
+    if not isinstance(tensor, TensorProtoTensor):
+        return
+    proto = tensor.raw
+    if proto.HasField("raw_data"):
+        found, wanted, unit = len(proto.raw_data), tensor.nbytes, "bytes"
+    else:
+        fields = (proto.float_data, proto.double_data, proto.int64_data, proto.int32_data, proto.uint64_data)
+        found, wanted, unit = max(len(field) for field in fields), tensor.size, "elements"
+        per_element = {ir.DataType.COMPLEX64: 2, ir.DataType.COMPLEX128: 2}.get(tensor.dtype, 1)
+        wanted = wanted * per_element if tensor.dtype.bitwidth >= 8 else found
+    if any(dimension < 0 for dimension in proto.dims) or found != wanted:
+        raise ModelError(
+            f"tensor '{tensor.name}'", f"it holds {found} {unit}, its shape {list(proto.dims)} needs {wanted}"
+        )
+
+
+def _drop_initializers_from_inputs(model: ir.Model) -> None:
+    if model.ir_version >= _OLDEST_IR_WITH_DEFAULTS:
+        return
+    for value in [value for value in model.graph.inputs if value.is_initializer()]:
+        model.graph.inputs.remove(value)
+
+
+def _ir_version_for(opset: int) -> int:
+    return onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])

@@ -1,0 +1,117 @@
+"""Saving a model: whole or not at all, the same bytes every time, weights in files copied and never loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+from collections.abc import Generator
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx_ir as ir
+
+from onnx_cfad import weights
+from onnx_cfad.errors import ModelError
+
+MAX_FILE_BYTES = 2**31 - 2**24
+"""A protobuf file cannot pass 2 GiB; a little room is left for the graph itself."""
+
+_SMALL_BYTES = 1024
+"""Tensors up to this size stay in the model's file when the large ones must leave it."""
+
+_HASHED_BYTES = 2**20
+"""Tensors over this size enter a fingerprint as a hash of their own."""
+
+
+def save(model: ir.Model, path: str | os.PathLike[str], *, source: str | os.PathLike[str] | None = None) -> None:
+    """Writes ``model`` to ``path``; the file appears complete or not at all, and replaces one that is there.
+
+    External data that lies in the folder of ``path`` is referred to where it is. If it lies elsewhere, or if the model
+    would pass 2 GiB, the weights are written beside the model as ``NAME.data``.
+
+    Args:
+        model: The model; it is not changed.
+        path: The file to write.
+        source: The file that the model was made from, which is never overwritten.
+
+    Raises:
+        ModelError: ``path`` is a directory, is ``source``, or cannot be written.
+    """
+    target = Path(path)
+    _check_target(target, source)
+    folder = target.parent
+    moved = _to_move(model, folder)
+    try:
+        if not moved:
+            with _replacing(target) as file:
+                file.write(_serialize(model))
+            return
+        model = model.clone()
+        location = weights.free_location(target.name, folder, model)
+        # The model's file takes its place last: until then nothing refers to the new weights.
+        with _replacing(target) as model_file, _replacing(folder / location) as weight_file:
+            weights.write_tensors(_to_move(model, folder), weight_file, location, folder)
+            model_file.write(_serialize(model))
+            model_file.flush()
+    except OSError as error:
+        what = f"cannot be written: {error.strerror or error}"
+        raise ModelError(str(target), f"{what}: {error.filename}" if error.filename else what) from error
+    except ValueError as error:
+        raise ModelError(str(target), f"cannot be written: {error}") from error
+
+
+def fingerprint(model: ir.Model) -> str:
+    """The SHA-256 of a model as hexadecimal digits.
+
+    External data is not read: its location, offset and length stand for it.
+    """
+    large = [slot for slot in weights.slots(model) if _is_in_memory(slot.tensor) and slot.tensor.nbytes > _HASHED_BYTES]
+    if large:
+        model = model.clone()
+        for slot in weights.slots(model):
+            if _is_in_memory(slot.tensor) and slot.tensor.nbytes > _HASHED_BYTES:
+                slot.put(weights.stand_in(slot.tensor, hashlib.sha256(slot.tensor.tobytes()).hexdigest()))
+    return hashlib.sha256(_serialize(model)).hexdigest()
+
+
+def _check_target(target: Path, source: str | os.PathLike[str] | None) -> None:
+    if target.is_dir():
+        raise ModelError(str(target), "the output is a directory", "Name a file.")
+    if not target.parent.is_dir():
+        raise ModelError(str(target), "the folder of the output does not exist", "Make it first.")
+    if source is not None and target.exists() and Path(source).exists() and target.samefile(source):
+        raise ModelError(str(target), "the output is the input file", "Name another file; the input is never changed.")
+
+
+def _is_in_memory(tensor: ir.TensorProtocol) -> bool:
+    return not isinstance(tensor, (ir.ExternalTensor, ir.StringTensor))
+
+
+def _to_move(model: ir.Model, folder: Path) -> list[weights.Slot]:
+    """The places whose tensors cannot stay as they are when the model is written to ``folder``."""
+    inside = [slot for slot in weights.slots(model) if _is_in_memory(slot.tensor)]
+    too_large = sum(slot.tensor.nbytes for slot in inside) > MAX_FILE_BYTES
+    return [
+        slot
+        for slot in weights.slots(model)
+        if (isinstance(slot.tensor, ir.ExternalTensor) and not weights.lies_in(slot.tensor, folder))
+        or (too_large and _is_in_memory(slot.tensor) and slot.tensor.nbytes > _SMALL_BYTES)
+    ]
+
+
+def _serialize(model: ir.Model) -> bytes:
+    return ir.to_proto(model).SerializeToString(deterministic=True)
+
+
+@contextlib.contextmanager
+def _replacing(target: Path) -> Generator[BinaryIO]:
+    """A new file in the folder of ``target`` that takes its place when all went well, and else is removed."""
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
