@@ -14,10 +14,16 @@ _EXACT_SUM = 1024  # elements of a 16-bit type summed in that type
 
 
 class Cotangents:
-    """The contributions collected so far, by primal value, in the order they were met."""
+    """The contributions collected so far, by primal value, in the order they were met.
 
-    def __init__(self, builder: Builder) -> None:
+    Args:
+        builder: Records the reverse pass.
+        held: Values whose cotangents the sweep leaves where they are, for the region's own use.
+    """
+
+    def __init__(self, builder: Builder, held: frozenset[ir.Value] = frozenset()) -> None:
         self.builder = builder
+        self.held = held
         self._pending: dict[ir.Value, list[Expr | Update]] = {}
 
     def add(self, value: ir.Value, contribution: Expr | Update) -> None:
@@ -27,6 +33,10 @@ class Cotangents:
     def take(self, value: ir.Value, start: Expr | None = None) -> Expr | None:
         """Removes and gives the sum of the contributions to ``value`` (and ``start``); None stands for zero."""
         return accumulate(self._pending.pop(value, []), value, start)
+
+    def contributions(self, value: ir.Value) -> list[Expr | Update]:
+        """The contributions to ``value`` so far, which may be changed."""
+        return self._pending.setdefault(value, [])
 
     def __contains__(self, value: ir.Value) -> bool:
         return value in self._pending

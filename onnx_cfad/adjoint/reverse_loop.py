@@ -7,13 +7,16 @@ where a carry is a sequence or changes shape.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.expr import Builder, Expr, cond, full, op
-from onnx_cfad.errors import UnsupportedOp
+from onnx_cfad.adjoint.expr import Builder, Expr, cond, op
+from onnx_cfad.graph.types import with_axis
+
+Finish = Callable[[Builder, list[Expr], list[Expr]], list[Expr]]
+ZeroTrips = Callable[[Builder], list[Expr]]
 
 
 @dataclasses.dataclass
@@ -38,11 +41,10 @@ class Sliced:
 
 @dataclasses.dataclass(frozen=True)
 class Stacked:
-    """A result stacked along ``axis``, each in front of the others when ``reverse``; shaped like ``like``."""
+    """How a result is stacked: along ``axis``, each in front of the others when ``reverse``."""
 
     axis: int
     reverse: bool
-    like: ir.Value
 
 
 class ReverseLoop:
@@ -87,10 +89,11 @@ class ReverseLoop:
             self._index = self.builder.input(f"read.{like.name}", like.type, ir.Shape([])).value
         return self._index
 
-    def output(self, result: Expr, axis: int, *, reverse: bool, like: ir.Value) -> None:
-        """Stacks ``result`` of every iteration to a tensor shaped like ``like``."""
+    def output(self, result: Expr, axis: int, *, reverse: bool) -> int:
+        """Stacks ``result`` of every iteration; gives its position among the stacked results."""
         self._results.append(result)
-        self._stacked.append(Stacked(axis, reverse, like))
+        self._stacked.append(Stacked(axis, reverse))
+        return len(self._results) - 1
 
     def close(self) -> ir.Graph:
         """The body graph; inputs are completed when the loop is emitted."""
@@ -100,25 +103,48 @@ class ReverseLoop:
             results.append(state.result)
         return self.builder.graph([], [*results, *self._results], "reverse")
 
-    def emit(self, graph: ir.Graph, outer: Builder, trips: Expr, *, positive: bool) -> tuple[list[Expr], list[Expr]]:
-        """Records the loop.
+    def late_state(self, graph: ir.Graph, start: ir.Value, entry: ir.Value, result: ir.Value) -> None:
+        """A carry added to the closed body, which reads ``entry`` already: it becomes ``result`` of each iteration."""
+        self.states.append(State(self.builder.expr(start), self.builder.expr(entry), fixed=True))
+        copy = Builder(self.builder.namer, self.builder.opset)
+        graph.outputs.insert(len(self.states) - 1, copy.fresh_identity(result))
+        graph.extend(copy.nodes)
+
+    @property
+    def entries(self) -> list[ir.Value]:
+        """What the body reads anew each iteration: carries, slices and the iteration number."""
+        found = [*(state.entry.value for state in self.states), *(entry for _, entry in self._inputs)]
+        return found if self._index is None else [*found, self._index]
+
+    @property
+    def can_scan(self) -> bool:
+        """Whether a Scan can carry the states opened so far."""
+        return all(state.fixed and state.entry.is_tensor for state in self.states)
+
+    def emit(
+        self, graph: ir.Graph, outer: Builder, trips: Expr, *, positive: bool, finish: Finish, none: ZeroTrips
+    ) -> list[Expr]:
+        """Records the loop and what follows it.
 
         Args:
             graph: The closed body.
             outer: Records the loop itself.
             trips: How often it runs (int64 scalar).
             positive: It runs at least once.
-
-        Returns:
-            The final carries, and the stacked results.
+            finish: From a builder, the final carries and the stacked results to the results of the whole.
+            none: The same results where the loop runs zero times.
         """
         if not self.states and not self._results:
-            return [], []
-        if any(not s.fixed or not s.entry.is_tensor for s in self.states) or any(s.sequence for s, _ in self._inputs):
-            return self._emit_loop(graph, outer, trips)
-        if positive:
-            return self._emit_scan(graph, outer, trips)
-        return self._emit_guarded(graph, outer, trips)
+            return finish(outer, [], [])
+        scan = self.can_scan and not any(sliced.sequence for sliced, _ in self._inputs)
+        run = self._emit_scan if scan else self._emit_loop
+        if positive or not (scan or self._results):
+            return finish(outer, *run(graph, outer, trips))
+
+        def some(builder: Builder) -> list[Expr]:
+            return finish(builder, *run(graph, builder, builder.expr(trips.value)))
+
+        return cond(op.Greater(trips, 0), some, none, name="any_trips")
 
     def _emit_scan(self, graph: ir.Graph, outer: Builder, trips: Expr) -> tuple[list[Expr], list[Expr]]:
         sources = [outer.expr(sliced.source) for sliced, _ in self._inputs]
@@ -146,20 +172,7 @@ class ReverseLoop:
         )
         return self._split(outs)
 
-    def _emit_guarded(self, graph: ir.Graph, outer: Builder, trips: Expr) -> tuple[list[Expr], list[Expr]]:
-        def some(builder: Builder) -> list[Expr]:
-            finals, stacked = self._emit_scan(graph, builder, builder.expr(trips.value))
-            return [*finals, *stacked]
-
-        def none(builder: Builder) -> list[Expr]:
-            empty = [full(builder.expr(s.like).shape, 0, _dtype(s.like), builder) for s in self._stacked]
-            return [*(builder.expr(state.start.value) for state in self.states), *empty]
-
-        return self._split(tuple(cond(op.Greater(trips, 0), some, none, name="any_trips")))
-
     def _emit_loop(self, graph: ir.Graph, outer: Builder, trips: Expr) -> tuple[list[Expr], list[Expr]]:
-        if self._results:
-            raise UnsupportedOp("Scan", "its reverse pass would carry a sequence or a value that changes shape")
         last = trips - 1
         step = self.builder.input("step", ir.TensorType(ir.DataType.INT64), ir.Shape([]))
         going = self.builder.input("going", ir.TensorType(ir.DataType.BOOL), ir.Shape([]))
@@ -185,18 +198,20 @@ class ReverseLoop:
             "Loop",
             [trips, outer.constant(True), *(outer.expr(state.start.value) for state in self.states)],
             {"body": graph},
-            types=[_type(s.entry) for s in self.states],
-            outputs=len(self.states),
+            types=[*(_type(s.entry) for s in self.states), *(_type(r) for r in self._results)],
+            outputs=len(self.states) + len(self._results),
         )
-        return self._split(outs)
+        finals, stacked = self._split(outs)
+        return finals, [_laid_out(x, info) for x, info in zip(stacked, self._stacked, strict=True)]
 
     def _split(self, outs: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
         finals, stacked = list(outs[: len(self.states)]), list(outs[len(self.states) :])
         for out, state in zip(finals, self.states, strict=True):
             if state.fixed and out.is_tensor:
                 out.value.shape = state.entry.value.shape
-        for out, info in zip(stacked, self._stacked, strict=True):
-            out.value.shape = info.like.shape
+        for out, result, info in zip(stacked, self._results, self._stacked, strict=True):
+            shape = result.value.shape
+            out.value.shape = None if shape is None else with_axis(shape, info.axis, ir.SymbolicDim(None))
         return finals, stacked
 
 
@@ -204,6 +219,12 @@ def _type(x: Expr) -> ir.TypeProtocol:
     return x.type
 
 
-def _dtype(value: ir.Value) -> ir.DataType:
-    assert value.dtype is not None
-    return value.dtype
+def _laid_out(x: Expr, info: Stacked) -> Expr:
+    """A result that a Loop stacked on axis 0 in the order it ran, as ``info`` asks for."""
+    if info.reverse:
+        x = op.Slice(x, [-1], [-(2**62)], [0], [-1])
+    if info.axis:
+        order = list(range(1, x.rank))
+        order.insert(info.axis % x.rank, 0)
+        x = op.Transpose(x, perm=order)
+    return x

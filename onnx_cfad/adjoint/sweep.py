@@ -47,6 +47,8 @@ class Sweep:
         for node in reversed(list(graph)):
             if node.op_type == "Constant" or not any(output in cotangents for output in node.outputs):
                 continue  # the cotangent of a Constant waits: it may be asked for
+            if not cotangents.held.isdisjoint(node.outputs):
+                continue
             if is_loop(node) or is_branch(node):
                 self._site(node, cotangents, in_loop)
             else:

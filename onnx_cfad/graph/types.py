@@ -44,12 +44,14 @@ class Types:
 
     def is_uniform(self, value: ir.Value, body: ir.Graph) -> bool:
         """Whether ``value`` of the loop body has the same shape in every iteration, as far as can be proven."""
-        if not isinstance(value.type, ir.TensorType) or value.shape is None:
+        return isinstance(value.type, ir.TensorType) and self.is_uniform_shape(value.shape, body)
+
+    def is_uniform_shape(self, shape: ir.Shape | None, body: ir.Graph) -> bool:
+        """Whether ``shape``, of a value computed in the loop body, is the same in every iteration."""
+        if shape is None:
             return False
         varying = self.varying.get(body, frozenset())
-        return all(isinstance(d, int) or _symbols(d).isdisjoint(varying) for d in value.shape.dims) and not any(
-            isinstance(d, ir.SymbolicDim) and d.value is None for d in value.shape.dims
-        )
+        return all(isinstance(d, int) or (d.value is not None and _symbols(d).isdisjoint(varying)) for d in shape.dims)
 
 
 _SHAPE_OPERAND = {"Expand": 1, "ConstantOfShape": 0, "Reshape": 1}

@@ -1,0 +1,131 @@
+"""The cotangents of captured values: a running sum, or one contraction of stacked factors after the loop."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from onnx_cfad.adjoint.contraction import Product, Total, contract, product_of, total, total_of
+from onnx_cfad.adjoint.cotangents import Cotangents
+from onnx_cfad.adjoint.expr import Builder, Expr, Update, full
+from onnx_cfad.adjoint.reverse_loop import ReverseLoop
+from onnx_cfad.adjoint.tape import LoopKeeper
+from onnx_cfad.adjoint.zeros import zero_cotangent
+from onnx_cfad.graph.regions import LoopSite
+
+_SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+@dataclasses.dataclass
+class _Sum:
+    """How one captured value's cotangent comes about: a carried running sum and deferred contributions."""
+
+    value: ir.Value
+    state: int | None
+    deferred: list[Product | Total]
+
+
+class CapturedSums:
+    """Decides for each captured value how its cotangent is summed over the iterations.
+
+    Reads the contributions off ``inner``; opens carries and stacked results of ``loop``; 16-bit types sum in float32.
+    """
+
+    def __init__(self, inner: Cotangents, site: LoopSite, loop: ReverseLoop, keeper: LoopKeeper) -> None:
+        self.site, self.loop, self.keeper = site, loop, keeper
+        self.captured = [value for value in inner if value.graph is not site.body]
+        self._stacks: dict[ir.Value, int] = {}
+        self._sums: list[_Sum] = []
+        self._states = 0
+        made = (output for node in loop.builder.nodes for output in node.outputs)
+        self._inside = {*made, *loop.entries}
+        products = {value: self._deferred_products(inner, value) for value in self.captured}
+        for value in self.captured:
+            self._sums.append(self._sum(inner, value, products[value]))
+
+    def totals(self, builder: Builder, finals: list[Expr], stacked: list[Expr]) -> list[Expr]:
+        """The cotangents of ``captured``, recorded with ``builder``, from the results of the reverse loop."""
+        return [self._total(builder, entry, finals, stacked) for entry in self._sums]
+
+    def _deferred_products(self, inner: Cotangents, value: ir.Value) -> list[Product | Total]:
+        if not self._may_defer(value):
+            return []
+        contributions = inner.contributions(value)
+        found: list[Product | Total] = []
+        for contribution in list(contributions):
+            product = product_of(contribution) if isinstance(contribution, Expr) else None
+            if product is not None and self._stackable(product.left) and self._stackable(product.right):
+                for factor in (product.left, product.right):
+                    self._stack(factor)
+                contributions.remove(contribution)
+                found.append(product)
+        return found
+
+    def _sum(self, inner: Cotangents, value: ir.Value, deferred: list[Product | Total]) -> _Sum:
+        contributions = inner.contributions(value)
+        for contribution in list(contributions) if self._may_defer(value) else ():
+            found = total_of(contribution) if isinstance(contribution, Expr) else None
+            if found is not None and found.operand in self._stacks:
+                contributions.remove(contribution)
+                deferred.append(found)
+        state = self._running_sum(inner, value, contributions) if contributions or not deferred else None
+        return _Sum(value, state, deferred)
+
+    def _running_sum(self, inner: Cotangents, value: ir.Value, contributions: list[Expr | Update]) -> int:
+        del contributions
+        primal = self.keeper.outer.expr(value)
+        if primal.is_tensor:
+            dtype = ir.DataType.FLOAT if primal.dtype in _SIXTEEN_BIT else primal.dtype
+            start = full(primal.shape, 0, dtype, self.keeper.outer)
+            type_: ir.TypeProtocol = ir.TensorType(dtype)
+        else:
+            start, type_ = zero_cotangent(primal), primal.type
+        state = self.loop.state(f"ct.{value.name}", start, type_, value.shape, fixed=True)
+        state.result = inner.take(value, state.entry)
+        self._states += 1
+        return self._states - 1
+
+    def _may_defer(self, value: ir.Value) -> bool:
+        return self.loop.can_scan and isinstance(value.type, ir.TensorType) and value.dtype not in _SIXTEEN_BIT
+
+    def _stackable(self, value: ir.Value) -> bool:
+        if value.shape is None or value.shape.rank() != 2:
+            return False
+        if value.graph is self.site.body:
+            return self.keeper.uniform(value)
+        return value in self._inside and self.keeper.sweep.types.is_uniform_shape(value.shape, self.site.body)
+
+    def _stack(self, value: ir.Value) -> None:
+        """Has the loop stack ``value``, unless the tape or a sliced input holds it already."""
+        if value in self._stacks or self._read_directly(value) is not None:
+            return
+        if self.keeper.is_carry_entry(value):
+            self.keeper.want_tape(value)
+            return
+        self._stacks[value] = self.loop.output(self.loop.builder.expr(value), 0, reverse=True)
+
+    def _read_directly(self, value: ir.Value) -> ir.Value | None:
+        """The stacked tensor whose slices ``value`` is, in iteration order."""
+        for source in self.site.inputs:
+            if source.slice is value and source.axis == 0 and not source.reverse:
+                return source.source
+        return None
+
+    def _stacked_form(self, builder: Builder, value: ir.Value, stacked: list[Expr]) -> Expr:
+        direct = self._read_directly(value)
+        if direct is None and value not in self._stacks:
+            direct = self.keeper.tape_of(value)
+        return builder.expr(direct) if direct is not None else stacked[self._stacks[value]]
+
+    def _total(self, builder: Builder, entry: _Sum, finals: list[Expr], stacked: list[Expr]) -> Expr:
+        result = finals[entry.state] if entry.state is not None else None
+        for part in entry.deferred:
+            if isinstance(part, Product):
+                left, right = (self._stacked_form(builder, v, stacked) for v in (part.left, part.right))
+                term = contract(part, left, right)
+            else:
+                term = total(part, stacked[self._stacks[part.operand]])
+            result = term if result is None else result + term
+        assert result is not None
+        return result.cast(entry.value.dtype) if result.is_tensor and entry.value.dtype is not None else result

@@ -1,0 +1,157 @@
+"""The reverse pass of one loop: from the sweep over its body to the cotangents of what enters the loop."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from onnx_cfad.adjoint.captured import CapturedSums
+from onnx_cfad.adjoint.cotangents import Cotangents
+from onnx_cfad.adjoint.expr import Builder, Expr, concat, op, zeros_like
+from onnx_cfad.adjoint.invariants import hoist_invariants
+from onnx_cfad.adjoint.residuals import resolve
+from onnx_cfad.adjoint.reverse_loop import ReverseLoop, Sliced, State
+from onnx_cfad.adjoint.sweep import Sweep
+from onnx_cfad.adjoint.tape import LoopKeeper
+from onnx_cfad.adjoint.zeros import zero_cotangent
+from onnx_cfad.graph.regions import Carry, loop_site
+from onnx_cfad.graph.trips import trip_count
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A slice ``Gather(source, i)`` of an outer tensor at the iteration number: a sliced input in disguise."""
+
+    source: ir.Value
+    slice: ir.Value
+    axis: int
+
+
+class Reversal:
+    """Builds the reverse pass of the Loop or Scan ``node``; ``carries_only`` keeps nothing but carries (a checkpoint)."""
+
+    def __init__(self, sweep: Sweep, node: ir.Node, cotangents: Cotangents, *, carries_only: bool = False) -> None:
+        self.sweep = sweep
+        self.site = loop_site(node)
+        self.cotangents = cotangents
+        self.outer = cotangents.builder
+        self.trips = trip_count(self.site)
+        self.loop = ReverseLoop(self.outer.child())
+        self.keeper = LoopKeeper(sweep, self.site, self.outer, self.loop, carries_only=carries_only)
+
+    def run(self) -> None:
+        """Replaces the cotangents of the loop's outputs by those of its inputs and captured values."""
+        seeds = {carry: self.cotangents.take(carry.final) for carry in self.site.carries}
+        rows = self.rows()
+        inner = Cotangents(self.loop.builder, frozenset(row.slice for row in rows))
+        carries = self.seed_carries(inner, seeds)
+        self.seed_outputs(inner)
+        self.sweep.run(self.site.body, inner, in_loop=True)
+        self.close_carries(inner, carries)
+        slices = self.close_inputs(inner, rows)
+        sums = CapturedSums(inner, self.site, self.loop, self.keeper)
+        graph = self.loop.close()
+        resolve(graph, self.site.body, self.keeper, self.sweep.counters, self.outer.namer)
+        trips = self.keeper.extend_forward(graph, self.trips)
+        hoist_invariants(graph, self.outer, self.loop.entries)
+
+        def finish(builder: Builder, finals: list[Expr], stacked: list[Expr]) -> list[Expr]:
+            own = finals[: len(carries)]
+            of_slices = [self.slice_cotangent(builder, row, stacked[k], trips) for k, row in enumerate(slices)]
+            return [*own, *sums.totals(builder, finals[len(carries) :], stacked), *of_slices]
+
+        def none(builder: Builder) -> list[Expr]:
+            own = [builder.expr(state.start.value) for state in self.loop.states[: len(carries)]]
+            zeros = [zeros_like(builder.expr(row.source)) for row in slices]
+            return [*own, *(zero_cotangent(builder.expr(value)) for value in sums.captured), *zeros]
+
+        positive = self.trips.positive or self.site.is_scan
+        results = self.loop.emit(graph, self.outer, trips, positive=positive, finish=finish, none=none)
+        targets = [*(carry.initial for carry in carries), *sums.captured, *(row.source for row in slices)]
+        for value, result in zip(targets, results, strict=True):
+            if result.is_tensor and result.value.shape is None and result.value.producer() is not None:
+                result.value.shape = value.shape
+            if self.sweep.activity.is_active(value):
+                self.cotangents.add(value, result)
+
+    def rows(self) -> list[Row]:
+        """The reads of outer tensors at the iteration number: their cotangents are stacked, never scattered."""
+        if not all(self.keeper.uniform(carry.entry) for carry in self.site.carries):
+            return []
+        found: list[Row] = []
+        for node in self.site.body:
+            source = node.inputs[0] if node.op_type == "Gather" else None
+            if source is None or node.inputs[1] is not self.site.index or source.graph is self.site.body:
+                continue
+            if source.shape is not None and self.keeper.uniform(node.outputs[0]):
+                axis = node.attributes.get_int("axis", 0) % source.shape.rank()
+                found.append(Row(source, node.outputs[0], axis))
+        return found if self.site.index is not None else []
+
+    def seed_carries(self, inner: Cotangents, seeds: dict[Carry, Expr | None]) -> list[Carry]:
+        """Opens a carry of the reverse loop for the cotangent of each active carry of the forward loop."""
+        activity = self.sweep.activity
+        carries: list[Carry] = []
+        for carry, seed in seeds.items():
+            if seed is None and not (activity.is_active(carry.entry) or activity.is_active(carry.exit)):
+                continue
+            uniform = self.keeper.uniform(carry.entry)
+            start = zero_cotangent(self.outer.expr(carry.final)) if seed is None else seed
+            shape = carry.entry.shape if uniform else unknown(carry.entry.shape)
+            state = self.loop.state(f"ct.{carry.entry.name}", start, carry.entry.type, shape, fixed=uniform)
+            inner.add(carry.exit, state.entry)
+            carries.append(carry)
+        return carries
+
+    def seed_outputs(self, inner: Cotangents) -> None:
+        """Reads the cotangents of stacked outputs slice by slice."""
+        for output in self.site.outputs:
+            seed = self.cotangents.take(output.stacked)
+            if seed is not None:
+                slice_ = self.loop.input(Sliced(seed.value, output.axis, not output.reverse), output.element)
+                inner.add(output.element, slice_)
+
+    def close_carries(self, inner: Cotangents, carries: list[Carry]) -> None:
+        """What each carry's cotangent is one iteration earlier."""
+        for state, carry in zip(self.loop.states, carries, strict=True):
+            result = inner.take(carry.entry)
+            state.result = result if result is not None else self.zero_carry(state, carry)
+
+    def zero_carry(self, state: State, carry: Carry) -> Expr:
+        """A zero cotangent of a carry's entry."""
+        return zeros_like(state.entry) if state.fixed else zero_cotangent(self.loop.builder.expr(carry.entry))
+
+    def close_inputs(self, inner: Cotangents, rows: list[Row]) -> list[Row]:
+        """Stacks the cotangents of slices where the slices were read."""
+        found: list[Row] = []
+        for source in self.site.inputs:
+            result = inner.take(source.slice)
+            if result is not None:
+                self.loop.output(result, source.axis, reverse=not source.reverse)
+                found.append(Row(source.source, source.slice, source.axis))
+        for row in rows:
+            result = inner.take(row.slice)
+            if result is not None:
+                self.loop.output(result, row.axis, reverse=True)
+                found.append(row)
+        return found
+
+    def slice_cotangent(self, builder: Builder, row: Row, stacked: Expr, trips: Expr) -> Expr:
+        """The stacked cotangents as the cotangent of the whole: zero behind the rows that were read."""
+        dim = row.source.shape[row.axis] if row.source.shape is not None else None
+        if self.site.is_scan or (isinstance(dim, int) and dim == self.trips.static):
+            return stacked
+        source = builder.expr(row.source)
+        rest = op.Sub(source.dim(row.axis), builder.expr(trips.value).unsqueeze([0]))
+        before, behind = [0] * (source.rank + row.axis), [0] * (source.rank - row.axis - 1)
+        zeros = [builder.constant(x, ir.DataType.INT64) for x in (before, behind)]
+        return op.Pad(stacked, concat([zeros[0], rest, zeros[1]]))
+
+
+def unknown(shape: ir.Shape | None) -> ir.Shape | None:
+    """A shape of the same rank without dimensions."""
+    return None if shape is None else ir.Shape([None] * shape.rank())
+
+
+

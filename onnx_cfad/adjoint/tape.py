@@ -1,0 +1,174 @@
+"""The tape of a loop: body values stacked by the forward pass, or kept in a sequence where their shape varies."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_cfad.adjoint.expr import Builder, Expr, op
+from onnx_cfad.adjoint.extend import NewCarry, counting_carry, extend_loop, sequence_carry
+from onnx_cfad.adjoint.residuals import Keeper
+from onnx_cfad.adjoint.reverse_loop import ReverseLoop, Sliced
+from onnx_cfad.adjoint.sweep import Sweep
+from onnx_cfad.graph.regions import LoopSite, loop_site
+from onnx_cfad.graph.trips import TripCount
+from onnx_cfad.rewriters.scan_form import loop_to_scan
+
+
+class LoopKeeper(Keeper):
+    """Keeps body values for the reverse pass of a loop.
+
+    The exit of a carry is the entry of the next iteration, so only entries are taped: the reverse loop, which visits
+    the next iteration first, hands its entry on.
+
+    Args:
+        sweep: Analyses.
+        site: The forward loop.
+        outer: Records what surrounds the reverse loop.
+        loop: The reverse loop.
+        carries_only: Tape nothing but carries and recorded decisions; all else is computed again.
+    """
+
+    def __init__(
+        self, sweep: Sweep, site: LoopSite, outer: Builder, loop: ReverseLoop, *, carries_only: bool = False
+    ) -> None:
+        self.sweep, self.site, self.outer, self.loop = sweep, site, outer, loop
+        self.carries_only = carries_only
+        self._stacked: dict[ir.Value, ir.Value] = {}
+        self._sequences: dict[ir.Value, ir.Value] = {}
+        self._lagged: dict[int, ir.Value] = {}
+        self._true: ir.Value | None = None
+        self._tapes: dict[ir.Value, ir.Value] = {}
+
+    def uniform(self, value: ir.Value) -> bool:
+        """Whether all iterations give ``value`` one shape; what a Scan carries or slices always has one."""
+        if self.site.is_scan and value.producer() is None:
+            return True
+        return self.sweep.types.is_uniform(value, self.site.body)
+
+    def is_carry_entry(self, value: ir.Value) -> bool:
+        """Whether ``value`` enters the body as a carry."""
+        return any(carry.entry is value for carry in self.site.carries)
+
+    def want_tape(self, value: ir.Value) -> None:
+        """Asks for ``value`` to be stacked whether or not the reverse body reads it."""
+        self._tape(value)
+
+    def tape_of(self, value: ir.Value) -> ir.Value:
+        """The stacked form of ``value`` ([trips, ...]), once the forward loop has been extended."""
+        return self._tapes[value]
+
+    def bound(self, value: ir.Value) -> ir.Value | None:
+        """See ``Keeper.bound``."""
+        if value is self.site.index:
+            return self.loop.index(value)
+        if value is self.site.predicate:
+            return self._always(value)
+        for source in self.site.inputs:
+            if value is source.slice:
+                return self.loop.input(Sliced(source.source, source.axis, not source.reverse), value).value
+        return None
+
+    def save(self, value: ir.Value, *, must: bool) -> ir.Value | None:
+        """See ``Keeper.save``."""
+        if not isinstance(value.type, ir.TensorType) or not (must or self._is_kept(value)):
+            return None
+        if self.uniform(value):
+            position = next((k for k, carry in enumerate(self.site.carries) if carry.exit is value), None)
+            if position is not None and self.uniform(self.site.carries[position].entry):
+                return self._lag(position)
+            return self._tape(value)
+        if must and not self.site.is_scan:
+            return self._sequences.setdefault(value, self._reading(value))
+        return None
+
+    def same_shape_outside(self, value: ir.Value) -> ir.Value | None:
+        """See ``Keeper.same_shape_outside``."""
+        if not self.uniform(value):
+            return None
+        return next((c.initial for c in self.site.carries if value is c.entry or value is c.exit), None)
+
+    def extend_forward(self, graph: ir.Graph, count: TripCount) -> Expr:
+        """Has the forward loop save what was asked for; gives its trip count (int64 scalar).
+
+        Args:
+            graph: The closed reverse body.
+            count: What is known of the trip count.
+        """
+        node, body, namer = self.site.node, self.site.body, self.outer.namer
+        carries: list[NewCarry] = []
+        if count.conditional and self.site.index is not None:
+            carries.append(counting_carry(node, body, self.site.index, namer))
+        carries += [sequence_carry(node, body, value, namer) for value in self._sequences]
+        limit = self.site.limit
+        if self._stacked and not carries and count.positive and self._can_be_scan():
+            node = loop_to_scan(self.site, count.static or 0, namer)
+        finals, tapes = extend_loop(node, carries, list(self._stacked), self.sweep.types.trip_dims[body], namer)
+        self._tapes = dict(zip(self._stacked, tapes, strict=True))
+        counter = finals.pop(0) if count.conditional and self.site.index is not None else None
+        if counter is not None:
+            self.sweep.counters[body] = counter
+        for tape, read in zip(tapes, self._stacked.values(), strict=True):
+            self.loop.attach(Sliced(tape, 0, True), read)
+        for tape, read in zip(finals, self._sequences.values(), strict=True):
+            self.loop.attach(Sliced(tape, 0, True, sequence=True), read)
+        self._hand_on(graph, body)
+        return self._trips(count, counter, limit)
+
+    def _hand_on(self, graph: ir.Graph, body: ir.Graph) -> None:
+        if not self._lagged:
+            return
+        carries = loop_site(_owner(body, self._tapes)).carries
+        for position, read in self._lagged.items():
+            entry = self.site.carries[position].entry
+            self.loop.late_state(graph, carries[position].final, read, self._stacked[entry])
+
+    def _trips(self, count: TripCount, counter: ir.Value | None, limit: ir.Value | None) -> Expr:
+        """The number of iterations that ran, as an int64 scalar."""
+        if counter is not None:
+            return self.outer.expr(counter)
+        if count.static is not None:
+            return self.outer.constant(np.int64(count.static))
+        if self.site.is_scan:
+            first = self.site.inputs[0]
+            return self.outer.expr(first.source).dim(first.axis).squeeze([0])
+        assert limit is not None
+        return op.Max(self.outer.expr(limit).reshape([]), 0)
+
+    def _is_kept(self, value: ir.Value) -> bool:
+        return not self.carries_only or self.is_carry_entry(value) or value.dtype in (ir.DataType.BOOL, ir.DataType.INT64)
+
+    def _can_be_scan(self) -> bool:
+        return not self.site.is_scan and all(
+            isinstance(c.entry.type, ir.TensorType) and self.uniform(c.entry) for c in self.site.carries
+        )
+
+    def _tape(self, value: ir.Value) -> ir.Value:
+        if value not in self._stacked:
+            self._stacked[value] = self._reading(value)
+        return self._stacked[value]
+
+    def _lag(self, position: int) -> ir.Value:
+        carry = self.site.carries[position]
+        self._tape(carry.entry)
+        if position not in self._lagged:
+            self._lagged[position] = self._reading(carry.exit)
+        return self._lagged[position]
+
+    def _reading(self, value: ir.Value) -> ir.Value:
+        shape = value.shape if self.uniform(value) or value.shape is None else ir.Shape([None] * value.shape.rank())
+        return ir.Value(name=self.outer.namer.fresh(f"read.{value.name}"), type=value.type, shape=shape)
+
+    def _always(self, value: ir.Value) -> ir.Value:
+        """The condition of an iteration that ran."""
+        if self._true is None:
+            self._true = self.outer.constant(True).value
+        del value
+        return self._true
+
+
+def _owner(body: ir.Graph, tapes: dict[ir.Value, ir.Value]) -> ir.Node:
+    """The node whose body is ``body``, found through one of its tapes."""
+    node = next(iter(tapes.values())).producer()
+    assert node is not None and node.attributes["body"].as_graph() is body
+    return node

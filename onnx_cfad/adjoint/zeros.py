@@ -1,0 +1,14 @@
+"""Zero cotangents, for tensors and sequences."""
+
+from __future__ import annotations
+
+from onnx_cfad.adjoint.expr import Expr, zeros_like
+
+
+def zero_cotangent(primal: Expr) -> Expr:
+    """The zero cotangent of ``primal``: of the same shape, or a sequence of zeros of the same shapes."""
+    if primal.is_tensor:
+        return zeros_like(primal)
+    from onnx_cfad.rules.sequences import zeros_like_sequence  # noqa: PLC0415 - rules are built on expressions
+
+    return zeros_like_sequence(primal)
