@@ -8,6 +8,7 @@ every model here) the npz file holds the gradient by the implicit function theor
 from __future__ import annotations
 
 import copy
+import functools
 
 import exporting
 import numpy as np
@@ -67,7 +68,7 @@ def implicit_gradients(module: Equilibrium, x: Tensor, seed: Tensor) -> dict[str
             z = twin.step(z, injected)
     z.requires_grad_()
     (direct,) = torch.autograd.grad(twin.readout(z), z, seed)
-    jacobian = torch.autograd.functional.jacobian(lambda value: twin.step(value, injected), z)
+    jacobian = torch.autograd.functional.jacobian(functools.partial(twin.step, injected=injected), z)
     matrix = torch.eye(z.numel(), dtype=torch.float64) - jacobian.reshape(z.numel(), z.numel()).T
     adjoint = torch.linalg.solve(matrix, direct.reshape(-1)).reshape(z.shape)
     wrt = {"implicit_x": leaf} | {f"implicitp_{name}": parameter for name, parameter in twin.named_parameters()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import io
+import pathlib
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -39,13 +40,13 @@ def export_script(
         outputs: Names of the outputs.
         dynamic_axes: Names of the symbolic dimensions, by input or output and axis.
     """
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        path = pathlib.Path(folder, "model.onnx")
         warnings.simplefilter("ignore")  # this exporter is deprecated, and still the only one that writes Loop
         torch.onnx.export(
             torch.jit.script(module),
             tuple(inputs.values()),
-            buffer,
+            path,
             dynamo=False,
             opset_version=SCRIPT_OPSET,
             input_names=list(inputs),
@@ -53,7 +54,7 @@ def export_script(
             dynamic_axes=dynamic_axes,
             do_constant_folding=False,
         )
-    return name_parameters(onnx.load_from_string(buffer.getvalue()), module)
+        return name_parameters(onnx.load(path), module)
 
 
 def export_program(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> onnx.ModelProto:

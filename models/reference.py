@@ -99,8 +99,8 @@ def _initializers_of(model: onnx.ModelProto, module: nn.Module) -> dict[str, onn
 def _compare_outputs(model: onnx.ModelProto, inputs: Mapping[str, Tensor], results: list[Tensor]) -> None:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     given = session.run(None, {key: value.numpy() for key, value in inputs.items()})
-    for value, found, result in zip(model.graph.output, given, results, strict=True):
-        expected = result.detach().numpy()
+    for value, computed, result in zip(model.graph.output, given, results, strict=True):
+        found, expected = np.asarray(computed), result.detach().numpy()
         difference = np.abs(found - expected).max() / np.abs(expected).max()
         print(f"output '{value.name}': relative difference of ONNX Runtime and the twin {difference:.1e}")
         if found.shape != expected.shape or not difference <= LARGEST_DIFFERENCE:
