@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.base import Adjoint
+from onnx_cfad.adjoint.base import Adjoint, Prepared
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder, Expr, full, zeros_like
 from onnx_cfad.adjoint.sweep import Sweep, passes_derivative, refuse_missing_rules
@@ -95,13 +95,17 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     types = infer_types(model)
     FoldConstantBranchPass(types.constants)(model)
     sites = control_flow(model)
-    selection = select(model, options, sites)
-    activity = _activity(model, selection)
-    refuse_missing_rules(model.graph, activity, sites)
-    adjoints = choose_adjoints(sites)
-    primal = frozenset(model.graph)
+    adjoints = choose_adjoints(sites, options)
     trips = _site_reports(sites, adjoints)
-    warnings = _reverse(model, selection, activity, types, sites, adjoints)
+    selection = select(model, options, sites)
+    refuse_missing_rules(model.graph, _activity(model, selection), sites)
+    prepared = _prepare(model, types, sites, adjoints)
+    types, selection = infer_types(model), select(model, options, sites)
+    primal = frozenset(model.graph)
+    activity, sites = _activity(model, selection), control_flow(model)
+    refuse_missing_rules(model.graph, activity, sites)
+    sweep = Sweep(activity, types, sites, prepared.adjoints, prepared.positive, {})
+    warnings = _reverse(model, selection, sweep)
     _record(model, options, adjoints, origin)
     finish(model, primal, declared)
     names = tuple(v.name or "" for v in selection.wrt), tuple(v.name or "" for v in selection.outputs)
@@ -113,14 +117,15 @@ def _activity(model: ir.Model, selection: Selection) -> Activity:
     return find_activity(model.graph, selection.wrt, selection.outputs, passes_derivative, selection.stopped)
 
 
-def _reverse(
-    model: ir.Model,
-    selection: Selection,
-    activity: Activity,
-    types: Types,
-    sites: ControlFlowGraph,
-    adjoints: Mapping[str, Adjoint],
-) -> list[str]:
+def _prepare(model: ir.Model, types: Types, sites: ControlFlowGraph, adjoints: Mapping[str, Adjoint]) -> Prepared:
+    """Rewrites every site for its adjoint, inner ones first."""
+    builder = Builder(Namer.of_model(model), model.opset_imports[""])
+    prepared = [adjoints[s.path].prepare(s.node, types, builder) for s in reversed(sites.sites()) if s.path in adjoints]
+    merged = {graph: adjoint for part in prepared for graph, adjoint in part.adjoints.items()}
+    return Prepared(merged, frozenset(graph for part in prepared for graph in part.positive))
+
+
+def _reverse(model: ir.Model, selection: Selection, sweep: Sweep) -> list[str]:
     """Appends the reverse pass to the main graph; gives warnings."""
     builder = Builder(Namer.of_model(model), model.opset_imports[""])
     for value in (*selection.outputs, *selection.wrt):
@@ -128,8 +133,6 @@ def _reverse(
     cotangents = Cotangents(builder)
     for output in dict.fromkeys(selection.outputs):
         cotangents.add(output, _seed(model, output, builder, selection))
-    paths = {region.graph: site.path for site in sites.sites() for region in site.regions}
-    sweep = Sweep(activity, types, sites, adjoints, paths, {})
     sweep.run(model.graph, cotangents, in_loop=False)
     warnings: list[str] = []
     results = [(value, _gradient(value, cotangents, builder, warnings)) for value in selection.wrt]

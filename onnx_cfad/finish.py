@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from onnx_cfad.names import cotangent_name
 from onnx_cfad.rewriters.prune import PruneDeadValuesPass
 
 Declared = Mapping[str, ir.Shape | None]
@@ -24,8 +25,9 @@ def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared) -> N
     for graph in (model.graph, *model.graph.subgraphs()):
         for value in (*graph.inputs, *graph.outputs, *(o for node in graph for o in node.outputs)):
             value.shape = _settled(value.shape, author)
+    interface = {**{cotangent_name(name): shape for name, shape in declared.items()}, **declared}
     for value in (*model.graph.inputs, *model.graph.outputs):
-        shape = declared.get(value.name or "")
+        shape = interface.get(value.name or "")
         if shape is not None:
             value.shape = shape
 

@@ -29,6 +29,9 @@ class Options:
         outputs: Names of the outputs to differentiate; None for every floating-point output.
         loss: Name of a scalar output whose cotangent is fixed to 1, instead of ``outputs`` and seeds.
         stop_gradient: Names of values that count as constants.
+        plan: "auto", or the one adjoint for all loops: "taped" or "checkpointed".
+        segment: Iterations in a segment of a checkpointed loop; None for the best length.
+        levels: Levels of a checkpointed loop.
     """
 
     wrt: tuple[str, ...] | None = None
@@ -36,6 +39,9 @@ class Options:
     outputs: tuple[str, ...] | None = None
     loss: str | None = None
     stop_gradient: tuple[str, ...] = ()
+    plan: str = "auto"
+    segment: int | None = None
+    levels: int = 2
 
     @classmethod
     def of(

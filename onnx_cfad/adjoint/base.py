@@ -3,17 +3,47 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from onnx_cfad.graph.regions import subgraphs_of
+
 if TYPE_CHECKING:
     from onnx_cfad.adjoint.cotangents import Cotangents
+    from onnx_cfad.adjoint.expr import Builder
     from onnx_cfad.adjoint.sweep import Sweep
+    from onnx_cfad.graph.types import Types
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A site made ready for its reverse pass.
+
+    Attributes:
+        adjoints: How each of its subgraphs is run backwards, by graph.
+        positive: Bodies of Loops that run at least once whenever they are reached.
+    """
+
+    adjoints: Mapping[ir.Graph, Adjoint]
+    positive: frozenset[ir.Graph] = frozenset()
 
 
 class Adjoint(abc.ABC):
     """A way to run a Loop, Scan or If backwards. Final subclasses are frozen dataclasses, so a plan is data."""
+
+    def prepare(self, node: ir.Node, types: Types, builder: Builder) -> Prepared:
+        """Rewrites the forward site as the reverse pass needs it, before anything is differentiated.
+
+        Args:
+            node: The site.
+            types: What is known of shapes.
+            builder: Gives names and the opset; nothing is recorded with it.
+        """
+        del types, builder
+        return Prepared(dict.fromkeys(subgraphs_of(node), self))
 
     @abc.abstractmethod
     def reverse(self, sweep: Sweep, node: ir.Node, cotangents: Cotangents, *, in_loop: bool) -> None:

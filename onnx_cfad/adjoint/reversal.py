@@ -66,7 +66,7 @@ class Reversal:
             zeros = [zeros_like(builder.expr(row.source)) for row in slices]
             return [*own, *(zero_cotangent(builder.expr(value)) for value in sums.captured), *zeros]
 
-        positive = self.trips.positive or self.site.is_scan
+        positive = self.trips.positive or self.site.is_scan or self.site.body in self.sweep.positive
         results = self.loop.emit(graph, self.outer, trips, positive=positive, finish=finish, none=none)
         targets = [*(carry.initial for carry in carries), *sums.captured, *(row.source for row in slices)]
         for value, result in zip(targets, results, strict=True):

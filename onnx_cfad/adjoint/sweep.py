@@ -12,7 +12,7 @@ from onnx_cfad.adjoint.cotangents import Cotangents, guarded, sum_to
 from onnx_cfad.adjoint.expr import Builder, Expr, Update
 from onnx_cfad.errors import CfadError, UnsupportedOp
 from onnx_cfad.graph.activity import Activity
-from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop
+from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop, subgraphs_of
 from onnx_cfad.graph.types import Types
 from onnx_cfad.rules.registry import NoDerivative, Rule, attributes_of, rule_for
 
@@ -27,15 +27,16 @@ class Sweep:
         activity: The values that a derivative passes through.
         types: What shape inference proved about loop bodies.
         sites: Paths for messages.
-        adjoints: How each control-flow site is run backwards, by path.
+        adjoints: How each control-flow site is run backwards, by the graphs it holds.
+        positive: Bodies of Loops that run at least once whenever they are reached.
         counters: For each body of a Loop that a condition may end, the value that holds its recorded trip count.
     """
 
     activity: Activity
     types: Types
     sites: ControlFlowGraph
-    adjoints: Mapping[str, Adjoint]
-    paths: Mapping[ir.Graph, str]
+    adjoints: Mapping[ir.Graph, Adjoint]
+    positive: frozenset[ir.Graph]
     counters: dict[ir.Graph, ir.Value]
 
     def run(self, graph: ir.Graph, cotangents: Cotangents, *, in_loop: bool) -> None:
@@ -55,8 +56,7 @@ class Sweep:
                 self._operator(node, cotangents)
 
     def _site(self, node: ir.Node, cotangents: Cotangents, in_loop: bool) -> None:
-        path = self.paths[next(iter(a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH))]
-        self.adjoints[path].reverse(self, node, cotangents, in_loop=in_loop)
+        self.adjoints[subgraphs_of(node)[0]].reverse(self, node, cotangents, in_loop=in_loop)
 
     def _operator(self, node: ir.Node, cotangents: Cotangents) -> None:
         cts = tuple(cotangents.take(output) for output in node.outputs)

@@ -1,0 +1,91 @@
+"""A loop run backwards from checkpoints: only the carries at segment boundaries are kept.
+
+Other names: segmented or two-level checkpointing, recursive checkpointing with ``levels`` > 2, rematerialisation. A
+segment is replayed from its checkpoint with a full tape of its own, then swept. Memory O(|carry| * N / S + |residuals|
+* S) for N trips in segments of S, time one more forward pass for each level above the first (Griewank and Walther,
+"Evaluating Derivatives", chapter 12; Chen et al., https://arxiv.org/abs/1604.06174).
+
+Trip counts and branch choices are recorded by the forward pass; a replay decides nothing again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from onnx_cfad.adjoint.base import Adjoint, Prepared
+from onnx_cfad.adjoint.cotangents import Cotangents
+from onnx_cfad.adjoint.expr import Builder
+from onnx_cfad.adjoint.reversal import Reversal
+from onnx_cfad.adjoint.segments import Segmented, segment_loop, segment_scan
+from onnx_cfad.adjoint.sweep import Sweep
+from onnx_cfad.adjoint.taped import Taped
+from onnx_cfad.errors import PlanError
+from onnx_cfad.graph.regions import LoopSite, label, loop_site
+from onnx_cfad.graph.trips import trip_count
+from onnx_cfad.graph.types import Types
+from onnx_cfad.rewriters.scan_form import loop_to_scan
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpointed(Adjoint):
+    """Carries at segment boundaries are kept; each segment is replayed and swept.
+
+    Attributes:
+        segment: Iterations in a segment of the innermost level.
+        levels: 2 for segments, 3 for segments of segments, ...
+    """
+
+    segment: int
+    levels: int = 2
+
+    def __post_init__(self) -> None:
+        if self.segment < 1 or self.levels < 2:
+            found = f"segment={self.segment}, levels={self.levels}"
+            raise PlanError("checkpointed", found, "Use segment >= 1 and levels >= 2.")
+
+    def prepare(self, node: ir.Node, types: Types, builder: Builder) -> Prepared:
+        """See ``Adjoint.prepare``: nests the loop one level deeper for each level above the first."""
+        site = loop_site(node)
+        count = trip_count(site)
+        size = self.segment ** (self.levels - 1)
+        if count.static is not None and count.static <= self.segment:
+            return Taped().prepare(node, types, builder)
+        if count.static is not None and count.static <= size:
+            return Checkpointed(self.segment, self.levels - 1).prepare(node, types, builder)
+        segmented = _segmented(site, size, types, builder)
+        below = Checkpointed(self.segment, self.levels - 1) if self.levels > 2 else Taped()
+        prepared = below.prepare(segmented.inner, types, builder)
+        outer = segmented.outer.attributes["body"].as_graph()
+        return Prepared({**prepared.adjoints, outer: Replayed()}, prepared.positive | segmented.positive)
+
+    def reverse(self, sweep: Sweep, node: ir.Node, cotangents: Cotangents, *, in_loop: bool) -> None:
+        """Never reached: a prepared loop is run backwards by the adjoints of its levels."""
+        raise AssertionError(f"{label(node)} was not prepared")
+
+
+@dataclasses.dataclass(frozen=True)
+class Replayed(Adjoint):
+    """The loop over segments: its carries are taped, all else of an iteration is computed again from them."""
+
+    def reverse(self, sweep: Sweep, node: ir.Node, cotangents: Cotangents, *, in_loop: bool) -> None:
+        """See ``Adjoint.reverse``."""
+        del in_loop
+        Reversal(sweep, node, cotangents, carries_only=True).run()
+
+
+def _segmented(site: LoopSite, size: int, types: Types, builder: Builder) -> Segmented:
+    count = trip_count(site)
+    divides = not count.conditional and count.static is not None and count.static % size == 0
+    if divides and (site.is_scan or all(types.is_uniform(c.entry, site.body) for c in site.carries)):
+        assert count.static is not None
+        node = site.node if site.is_scan else loop_to_scan(site, count.static, builder.namer)
+        return segment_scan(node, size, count.static, builder)
+    if site.is_scan:
+        raise PlanError(
+            label(site.node),
+            f"a Scan over {count} slices cannot be cut into segments of {size}",
+            "Choose a segment length that divides the trip count, or adjoint 'taped'.",
+        )
+    return segment_loop(site.node, size, builder, conditional=count.conditional)

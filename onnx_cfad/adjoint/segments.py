@@ -1,0 +1,329 @@
+"""A loop as a loop over segments of iterations: the same iterations in the same order, nested one level deeper.
+
+With a trip count that the segment length divides, both levels are Scans over reshaped inputs. Otherwise both are Loops:
+the outer one runs ceil(M / S) times or until the condition fails, the inner one min(S, M - k * S) times; the condition
+is handed from segment to segment, so it is evaluated exactly as before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_cfad.adjoint.expr import Builder, Expr, concat, op
+from onnx_cfad.graph.regions import Carry, LoopSite, ScanInput, loop_site
+
+_INT64 = ir.TensorType(ir.DataType.INT64)
+_BOOL = ir.TensorType(ir.DataType.BOOL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Segmented:
+    """A loop over segments.
+
+    Attributes:
+        outer: The loop over segments, in place of the original.
+        inner: The loop over the iterations of one segment; its body is the original body.
+        positive: Bodies of Loops that run at least once whenever they are reached.
+    """
+
+    outer: ir.Node
+    inner: ir.Node
+    positive: frozenset[ir.Graph] = frozenset()
+
+
+def segment_scan(node: ir.Node, segment: int, trips: int, builder: Builder) -> Segmented:
+    """Segments a Scan of ``trips`` iterations, which ``segment`` divides.
+
+    Args:
+        node: The Scan.
+        segment: Iterations in a segment.
+        trips: Iterations in all.
+        builder: Gives names and the opset; nothing is recorded with it.
+    """
+    site, count = loop_site(node), trips // segment
+    before, body = builder.child(), builder.child()
+    sources = [_split_axis(before.expr(x.source), x.axis, count, segment) for x in site.inputs]
+    entries = [body.input(f"segment.{c.entry.name}", c.entry.type, c.entry.shape) for c in site.carries]
+    slices = [body.input(f"segment.{x.slice.name}", x.slice.type, _with_dim(x, segment)) for x in site.inputs]
+    inner = body.call(
+        "Scan",
+        [*entries, *slices],
+        {key: value.value for key, value in node.attributes.items()},
+        types=[output.type for output in node.outputs if output.type is not None],
+        outputs=len(node.outputs),
+    )
+    _describe(inner, site, segment)
+    graph = body.graph([e.value for e in (*entries, *slices)], inner, "segments")
+    outer = before.call(
+        "Scan",
+        [*(before.expr(c.initial) for c in site.carries), *sources],
+        {**{key: value.value for key, value in node.attributes.items() if key != "body"}, "body": graph},
+        types=[output.type for output in node.outputs if output.type is not None],
+        outputs=len(node.outputs),
+    )
+    outer_node = _producer(outer[0])
+    results: list[Expr] = list(outer[: len(site.carries)])
+    for output, whole in zip(site.outputs, outer[len(site.carries) :], strict=True):
+        results.append(_merge_axis(whole, output.axis, output.stacked))
+    _replace(node, outer_node, before, results)
+    return Segmented(outer_node, _producer(inner[0]))
+
+
+def segment_loop(node: ir.Node, segment: int, builder: Builder, *, conditional: bool) -> Segmented:
+    """Segments a Loop whose trip count only the run knows (or that ``segment`` does not divide).
+
+    Args:
+        node: The Loop.
+        segment: Iterations in a segment; the last one may be shorter.
+        builder: Gives names and the opset; nothing is recorded with it.
+        conditional: A computed condition may end the loop.
+    """
+    return _LoopSegments(node, segment, builder, conditional).run()
+
+
+class _LoopSegments:
+    """Builds the two Loops of ``segment_loop``."""
+
+    def __init__(self, node: ir.Node, segment: int, builder: Builder, conditional: bool) -> None:
+        self.node, self.segment, self.conditional = node, segment, conditional
+        self.site = loop_site(node)
+        self.before, self.body = builder.child(), builder.child()
+        self.step = self.body.input("segment", _INT64, ir.Shape([]))
+        self.going = self.body.input("segment.going", _BOOL, ir.Shape([]))
+        self.done = self.body.input("segment.done", _INT64, ir.Shape([]))
+
+    def run(self) -> Segmented:
+        site, body = self.site, self.body
+        limit = None if site.limit is None else op.Max(self.before.expr(site.limit).reshape([]), 0)
+        start = self.before.optional(site.start) or self.before.constant(True)
+        entries = [body.input(f"segment.{c.entry.name}", c.entry.type, _entry_shape(c)) for c in site.carries]
+        self.cut_rows()
+        inner = self.inner_loop(limit, entries)
+        carried = inner[: len(site.carries)]
+        alive = inner[len(site.carries)] if self.conditional else None
+        trips = inner[len(site.carries) + int(self.conditional)]
+        stacked = [self.padded(x, trips) for x in inner[len(site.carries) + int(self.conditional) + 1 :]]
+        proceed = alive or body.expr(body.fresh_identity(self.going.value))
+        graph = body.graph(
+            [e.value for e in (self.step, self.going, self.done, *entries)],
+            [proceed, op.Add(self.done, trips), *carried, *stacked],
+            "segments",
+        )
+        outer = self.before.call(
+            "Loop",
+            [self.segments(limit), start, self.before.constant(np.int64(0))]
+            + [self.before.expr(c.initial) for c in site.carries],
+            {"body": graph},
+            types=[_INT64, *(_type(c.final) for c in site.carries), *(_type(o.stacked) for o in site.outputs)],
+            outputs=1 + len(site.carries) + len(stacked),
+        )
+        outer_node = _producer(outer[0])
+        outer[0].value.shape = ir.Shape([])
+        finals = list(outer[1 : 1 + len(site.carries)])
+        merged = [self.merged(x, outer[0], o.stacked) for x, o in zip(outer[1 + len(finals) :], site.outputs, strict=True)]
+        _replace(self.node, outer_node, self.before, [*finals, *merged])
+        return Segmented(outer_node, _producer(inner[0]), frozenset({site.body}))
+
+    def segments(self, limit: Expr | None) -> Expr | None:
+        """How many segments there are at most: ceil(M / S) without overflow."""
+        if limit is None:
+            return None
+        whole, rest = op.Div(limit, self.segment), op.Mod(limit, self.segment)
+        return op.Add(whole, op.Min(rest, 1))
+
+    def inner_loop(self, limit: Expr | None, entries: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The loop over one segment: the original body, which also hands out its condition and counts."""
+        site, body = self.site, self.body
+        begin = op.Mul(self.step, self.segment)
+        size = body.constant(np.int64(self.segment))
+        if limit is not None:
+            size = op.Min(op.Sub(body.expr(limit.value), begin), size)
+        self.renumber(begin)
+        extra = [*self.condition_carry(), self.count_carry()]
+        count = len(site.carries)
+        for position, (entry, exit_) in enumerate(extra):
+            site.body.inputs.append(entry)
+            site.body.outputs.insert(1 + count + position, exit_)
+        starts = [self.going] * (len(extra) - 1) + [body.constant(np.int64(0))]
+        types = [*(_type(c.final) for c in site.carries), *(_BOOL,) * (len(extra) - 1), _INT64]
+        outs = body.call(
+            "Loop",
+            [size, self.going if self.conditional else None, *entries, *starts],
+            {"body": site.body},
+            types=[*types, *(_type(o.stacked) for o in site.outputs)],
+            outputs=count + len(extra) + len(site.outputs),
+        )
+        for out, carry in zip(outs, site.carries, strict=False):
+            out.value.shape = carry.final.shape
+        for out in outs[count : count + len(extra)]:
+            out.value.shape = ir.Shape([])
+        return outs
+
+    def condition_carry(self) -> list[tuple[ir.Value, ir.Value]]:
+        if not self.conditional:
+            return []
+        site, namer = self.site, self.body.namer
+        assert site.proceed is not None
+        entry = ir.Value(name=namer.fresh("alive"), type=_BOOL, shape=ir.Shape([]))
+        copy = Builder(namer, self.body.opset)
+        exit_ = copy.fresh_identity(site.proceed)
+        exit_.shape = ir.Shape([])
+        site.body.extend(copy.nodes)
+        return [(entry, exit_)]
+
+    def count_carry(self) -> tuple[ir.Value, ir.Value]:
+        """The number of iterations that ran in the segment."""
+        namer = self.body.namer
+        entry = ir.Value(name=namer.fresh("ran"), type=_INT64, shape=ir.Shape([]))
+        count = Builder(namer, self.body.opset)
+        exit_ = op.Add(count.expr(entry), 1)
+        count.append_to(self.site.body)
+        return entry, exit_.value
+
+    def renumber(self, begin: Expr) -> None:
+        """Readers of the iteration number see that of the whole loop; rows of segments read that of the segment."""
+        index = self.site.index
+        assert index is not None
+        readers = [usage for usage in index.uses() if usage.node not in self._row_nodes]
+        if not readers and not any(o is index for o in self.site.body.outputs):
+            return
+        number = Builder(self.body.namer, self.body.opset)
+        whole = op.Add(number.expr(begin.value), number.expr(index))
+        whole.value.shape = ir.Shape([])
+        for usage in readers:
+            usage.node.replace_input_with(usage.idx, whole.value)
+        for position, output in enumerate(self.site.body.outputs):
+            if output is index:
+                self.site.body.outputs[position] = whole.value
+        first = next(iter(self.site.body))
+        self.site.body.insert_before(first, number.nodes)
+
+    _row_nodes: frozenset[ir.Node] = frozenset()
+
+    def cut_rows(self) -> None:
+        """Reads ``Gather(x, i)`` of outer tensors: x is cut into segments, and a segment reads its own rows."""
+        index = self.site.index
+        nodes: list[ir.Node] = []
+        for node in self.site.body:
+            source = node.inputs[0] if node.op_type == "Gather" else None
+            if source is None or node.inputs[1] is not index or source.graph is self.site.body:
+                continue
+            if source.shape is None or node.attributes.get_int("axis", 0) % source.shape.rank() != 0:
+                continue
+            part = op.Gather(self.body.expr(self.cut(source).value), self.step, axis=0)
+            part.value.shape = ir.Shape([self.segment, *source.shape.dims[1:]])
+            node.replace_input_with(0, part.value)
+            nodes.append(node)
+        self._row_nodes = frozenset(nodes)
+
+    def cut(self, source: ir.Value) -> Expr:
+        """``source`` [D, ...] as [ceil(D / S), S, ...], padded with zeros."""
+        x = self.before.expr(source)
+        rows, rank = x.dim(0), x.rank
+        short = op.Mod(op.Sub(self.segment, op.Mod(rows, [self.segment])), [self.segment])
+        static = x.dims[0]
+        if static is None or static % self.segment:
+            zeros = self.before.constant(np.zeros(rank, dtype=np.int64))
+            rest = [self.before.constant(np.zeros(rank - 1, dtype=np.int64))] if rank > 1 else []
+            x = op.Pad(x, concat([zeros, short, *rest]))
+        shape = concat([self.before.constant(np.asarray([-1, self.segment])), *_dims_after(self.before.expr(source), 1)])
+        cut = op.Reshape(x, shape)
+        dims = source.shape.dims if source.shape is not None else ()
+        first = -(-static // self.segment) if static is not None else ir.SymbolicDim(None)
+        cut.value.shape = ir.Shape([first, self.segment, *dims[1:]])
+        return cut
+
+    def padded(self, x: Expr, trips: Expr) -> Expr:
+        """A stacked result of one segment padded to the full segment length, so that segments can be stacked."""
+        missing = op.Sub(self.segment, trips).unsqueeze([0])
+        shape = op.Shape(x)
+        zeros = op.Expand(self.body.constant(np.asarray([0], dtype=np.int64)), op.Shape(shape))
+        return op.Pad(x, concat([zeros, missing, op.Slice(zeros, [1], [2**62], [0])]))
+
+    def merged(self, x: Expr, total: Expr, like: ir.Value) -> Expr:
+        """Stacked segments [K, S, ...] as the stacked iterations that ran."""
+        rows = op.Mul(op.Shape(x, start=0, end=1), self.segment)
+        dims = like.shape.dims[1:] if like.shape is not None else ()
+        static = like.shape is not None and all(isinstance(d, int) for d in dims)
+        rest = x.builder.constant(np.asarray(dims, dtype=np.int64)) if static else op.Shape(x, start=2)
+        flat = op.Reshape(x, op.Concat(rows, rest, axis=0), allowzero=1)
+        result = op.Slice(flat, [0], total.unsqueeze([0]), [0])
+        result.value.shape = like.shape
+        return result
+
+
+def _entry_shape(carry: Carry) -> ir.Shape | None:
+    return carry.entry.shape
+
+
+def _type(value: ir.Value) -> ir.TypeProtocol:
+    assert value.type is not None
+    return value.type
+
+
+def _producer(x: Expr) -> ir.Node:
+    node = x.value.producer()
+    assert node is not None
+    return node
+
+
+def _with_dim(source: ScanInput, dim: int) -> ir.Shape | None:
+    whole = source.source.shape
+    if whole is None:
+        return None
+    dims = list(whole.dims)
+    dims[source.axis] = dim
+    return ir.Shape(dims)
+
+
+def _dims_after(x: Expr, axis: int) -> list[Expr]:
+    return [op.Shape(x, start=axis)] if x.rank > axis else []
+
+
+def _split_axis(x: Expr, axis: int, count: int, segment: int) -> Expr:
+    """``x`` with ``axis`` cut in two: count and segment."""
+    axis = axis % x.rank
+    head = [op.Shape(x, start=0, end=axis)] if axis else []
+    middle = x.builder.constant(np.asarray([count, segment], dtype=np.int64))
+    result = op.Reshape(x, concat([*head, middle, *_dims_after(x, axis + 1)]))
+    dims = list(x.value.shape.dims) if x.value.shape is not None else []
+    result.value.shape = ir.Shape([*dims[:axis], count, segment, *dims[axis + 1 :]])
+    return result
+
+
+def _merge_axis(x: Expr, axis: int, like: ir.Value) -> Expr:
+    """``x`` with axes ``axis`` and the next one merged."""
+    rank = like.shape.rank() if like.shape is not None else 0
+    axis = axis % rank if axis < 0 else axis
+    head = [op.Shape(x, start=0, end=axis)] if axis else []
+    tail = op.Shape(x, start=axis + 2)
+    result = op.Reshape(x, concat([*head, x.builder.constant(np.asarray([-1], dtype=np.int64)), tail]))
+    result.value.shape = like.shape
+    return result
+
+
+def _describe(outs: Sequence[Expr], site: LoopSite, segment: int) -> None:
+    for out, carry in zip(outs, site.carries, strict=False):
+        out.value.shape = carry.final.shape
+    for out, output in zip(outs[len(site.carries) :], site.outputs, strict=True):
+        shape = output.stacked.shape
+        if shape is not None:
+            dims = list(shape.dims)
+            dims[output.axis] = segment
+            out.value.shape = ir.Shape(dims)
+
+
+def _replace(node: ir.Node, outer: ir.Node, before: Builder, results: Sequence[Expr]) -> None:
+    """Puts what ``before`` recorded in place of ``node``; the results take over the names of its outputs."""
+    graph = node.graph
+    assert graph is not None
+    outer.name = node.name
+    for initializer in before.initializers:
+        graph.initializers.add(initializer)
+    old = list(node.outputs)
+    node.attributes.pop("body")
+    ir.convenience.replace_nodes_and_values(graph, node, [node], before.nodes, old, [r.value for r in results])
