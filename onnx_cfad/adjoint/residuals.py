@@ -17,10 +17,11 @@ import abc
 
 import onnx_ir as ir
 
+from onnx_cfad.adjoint.loop_slice import copy_slice, slice_loop
 from onnx_cfad.adjoint.replay import copy_node
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.graph.regions import captured_by, is_branch, label
+from onnx_cfad.graph.regions import captured_by, is_branch, is_loop, label, loop_site
 from onnx_cfad.names import Namer
 
 _CHEAP = frozenset(
@@ -75,6 +76,7 @@ class _Resolver:
         self.reverse, self.forward, self.keeper = reverse, forward, keeper
         self.counters, self.namer = counters, namer
         self.found: dict[ir.Value, ir.Value] = {}
+        self.needed: set[ir.Value] = set()
         self.copies: list[ir.Node] = []
         self.freedom: dict[ir.Value, bool] = {}
 
@@ -84,7 +86,8 @@ class _Resolver:
         skipped = set(shapes)
         needed = {v for n in nodes if n not in skipped for v in n.inputs if v is not None and self.owns(v)}
         moved = {v for n in shapes for v in self.chain_inputs(n)}
-        for value in self.in_order(needed - (moved - self.read_elsewhere(nodes, skipped))):
+        self.needed = needed - (moved - self.read_elsewhere(nodes, skipped))
+        for value in self.in_order(self.needed):
             self.obtain(value)
         for node in shapes:
             self.shape_read(node)
@@ -116,8 +119,11 @@ class _Resolver:
             return self.replayed(value)
         result = self.keeper.bound(value) or self.keeper.save(value, must=False)
         node = value.producer()
-        if result is None and node is not None and is_pure(node):
-            return self.replayed(value)
+        if result is None and node is not None:
+            if is_loop(node) and self.loop_replayed(value, node):
+                return self.found[value]
+            if not is_loop(node) and is_pure(node):
+                return self.replayed(value)
         result = result or self.keeper.save(value, must=True)
         if result is None:
             where = label(node) if node is not None else f"value '{value.name}'"
@@ -163,19 +169,26 @@ class _Resolver:
                 self.obtain(captured)
         if all(output in self.found for output in node.outputs):
             return self.found[value]
-        counter = self.recorded_trips(node)
-        copy = copy_node(node, self.found, self.namer)
-        if counter is not None:
-            _run_exactly(copy, counter)
-        self.copies.append(copy)
+        self.copies.append(copy_node(node, self.found, self.namer))
         return self.found[value]
 
-    def recorded_trips(self, node: ir.Node) -> ir.Value | None:
-        body = node.attributes["body"].as_graph() if node.op_type == "Loop" else None
-        counter = self.counters.get(body) if body is not None else None
-        if counter is None:
-            return None
-        return self.obtain_decision(counter) if self.owns(counter) else counter
+    def loop_replayed(self, value: ir.Value, node: ir.Node) -> bool:
+        """Copies the part of a loop that makes what is needed of it; false where that part draws random numbers."""
+        site = loop_site(node)
+        counter = self.counters.get(site.body)
+        part = slice_loop(
+            site, [o for o in node.outputs if o is value or o in self.needed], {}, exact=site.is_scan or counter is not None
+        )
+        if not all(map(is_pure, part.nodes)):
+            return False
+        trips = None
+        if counter is not None and not site.is_scan:
+            trips = self.obtain_decision(counter) if self.owns(counter) else counter
+        for outer in part.outer_values():
+            if self.owns(outer):
+                self.obtain(outer)
+        self.copies.append(copy_slice(part, trips, self.found, self.namer))
+        return True
 
     def obtain_decision(self, value: ir.Value) -> ir.Value:
         """A recorded decision: saved, never derived from a second run of the loop that makes it."""
@@ -261,15 +274,3 @@ def _is_cheap(node: ir.Node) -> bool:
         return False
     decides = node.outputs[0].dtype == ir.DataType.BOOL
     return not (decides and any(v is not None and v.dtype is not None and v.dtype.is_floating_point() for v in node.inputs))
-
-
-def _run_exactly(loop: ir.Node, trips: ir.Value) -> None:
-    """Makes a copied Loop run ``trips`` times without asking its condition again."""
-    loop.replace_input_with(0, trips)
-    loop.replace_input_with(1, None)
-    body = loop.attributes["body"].as_graph()
-    going = ir.Node("", "Identity", [body.inputs[1]], name=f"{loop.name}/go_on")
-    going.outputs[0].name, going.outputs[0].type = f"{loop.name}/go_on.out", ir.TensorType(ir.DataType.BOOL)
-    going.outputs[0].shape = ir.Shape([])
-    body.append(going)
-    body.outputs[0] = going.outputs[0]
