@@ -1,3 +1,12 @@
 """VJP rules, grouped as the ONNX documentation groups the operators. Importing the package fills the registry."""
 
-from onnx_cfad.rules import elementwise  # noqa: F401
+from onnx_cfad.rules import (
+    casts,  # noqa: F401
+    elementwise,  # noqa: F401
+    generation,  # noqa: F401
+    indexing,  # noqa: F401
+    scattering,  # noqa: F401
+    sequences,  # noqa: F401
+    shape,  # noqa: F401
+    slicing,  # noqa: F401
+)

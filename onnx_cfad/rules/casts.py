@@ -1,0 +1,120 @@
+"""Operators that pass values on in another element type, dropped out, or quantised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_cfad.adjoint.cotangents import wide
+from onnx_cfad.adjoint.expr import Expr, concat, op, where
+from onnx_cfad.errors import UnsupportedOp
+from onnx_cfad.rules.registry import nondifferentiable, vjp
+
+nondifferentiable("QuantizeLinear", "DynamicQuantizeLinear", reason="rounding to integers is piecewise constant")
+nondifferentiable("BitCast", reason="the bits of a number are no function with a derivative")
+
+
+@vjp("Cast", elementwise=True)
+def cast(ct: Expr, y: Expr, x: Expr) -> Expr:
+    return ct.cast(x.dtype)
+
+
+@vjp("CastLike", elementwise=True)
+def cast_like(ct: Expr, y: Expr, x: Expr, target_type: Expr) -> tuple[Expr, None]:
+    return ct.cast(x.dtype), None
+
+
+@vjp("Dropout")
+def dropout(
+    ct: Expr | tuple[Expr | None, ...],
+    y: Expr | tuple[Expr, ...],
+    x: Expr,
+    ratio: Expr | None = None,
+    training_mode: Expr | None = None,
+) -> Expr | None:
+    """In training the cotangent is dropped by the mask of the same draw; the ratio decides a draw: no derivative."""
+    data = ct[0] if isinstance(ct, tuple) else ct
+    training = np.asarray(False) if training_mode is None else training_mode.const
+    if data is None or (training is not None and not training.reshape(-1)[0]):
+        return data
+    assert training_mode is not None
+    scale = _dropout_scale(data, ratio)
+    if training is None:
+        scale = where(training_mode, scale, 1)
+    return where(_mask_of(y), data * scale, 0)
+
+
+def _dropout_scale(ct: Expr, ratio: Expr | None) -> Expr:
+    """1 / (1 - ratio), what the kept elements are multiplied with."""
+    known = np.asarray(0.5) if ratio is None else ratio.const
+    if known is not None:
+        return ct.builder.constant(1 / (1 - float(known.reshape(-1)[0])), ct.dtype)
+    assert ratio is not None
+    return (1 / (1 - ratio)).cast(ct.dtype)
+
+
+def _mask_of(y: Expr | tuple[Expr, ...]) -> Expr:
+    """The mask output of the Dropout node that made ``y``; a node without one hands it out from now on."""
+    output = y[0] if isinstance(y, tuple) else y
+    node = output.value.producer()
+    if node is None:
+        raise UnsupportedOp(
+            "", "the mask of a Dropout in training mode is not at hand", "Give the node its mask output."
+        )
+    if len(node.outputs) < 2:
+        node.resize_outputs(2)
+    mask = node.outputs[1]
+    if not mask.name:
+        mask.name = output.builder.namer.fresh(f"{output.value.name}.mask")
+    mask.type, mask.shape = ir.TensorType(ir.DataType.BOOL), output.value.shape
+    return output.builder.expr(mask)
+
+
+@vjp("DequantizeLinear")
+def dequantize_linear(
+    ct: Expr, y: Expr, x: Expr, x_scale: Expr, x_zero_point: Expr | None = None, *, axis: int, block_size: int | None
+) -> tuple[None, Callable[[], Expr]]:
+    def by_scale() -> Expr:
+        zero = None if x_zero_point is None else _along(x_zero_point.cast(ct.dtype), ct, axis, block_size or 0)
+        steps = x.cast(ct.dtype) if zero is None else x.cast(ct.dtype) - zero
+        return _sum_along(ct * steps, x_scale, axis, block_size or 0).cast(x_scale.dtype)
+
+    return None, by_scale
+
+
+def _along(scale: Expr, y: Expr, axis: int, block_size: int) -> Expr:
+    """``scale`` (one number, one an index of ``axis``, or one a block along it) so that it broadcasts to ``y``."""
+    if scale.rank == 0:
+        return scale
+    axis %= y.rank
+    if not block_size:
+        return scale.reshape([-1] + [1] * (y.rank - 1 - axis))
+    blocks = _blocks(scale, axis, block_size)
+    return op.Slice(blocks.reshape(_merged(scale, axis, block_size)), [0], y.dim(axis), [axis])
+
+
+def _blocks(scale: Expr, axis: int, block_size: int) -> Expr:
+    """[.., B, ..] to [.., B, block_size, ..]."""
+    return op.Tile(scale.unsqueeze([axis + 1]), [block_size if a == axis + 1 else 1 for a in range(scale.rank + 1)])
+
+
+def _merged(scale: Expr, axis: int, block_size: int) -> Expr:
+    """The shape [.., B * block_size, ..]."""
+    return op.Mul(scale.shape, [block_size if a == axis else 1 for a in range(scale.rank)])
+
+
+def _sum_along(steps: Expr, scale: Expr, axis: int, block_size: int) -> Expr:
+    """The sum of ``steps`` (shaped like the output) over the elements that share a number of ``scale``."""
+    steps = wide(steps)
+    if scale.rank == 0:
+        return steps.sum()
+    axis %= steps.rank
+    if not block_size:
+        others = [a for a in range(steps.rank) if a != axis]
+        total = steps.sum(others) if others else steps
+        return total if scale.dims != (1,) else total.sum(keepdims=True)
+    short = op.Sub(op.Gather(_merged(scale, axis, block_size), [axis], axis=0), steps.dim(axis))
+    whole = op.Pad(steps, concat([scale.builder.constant(np.zeros(1, np.int64)), short]), None, [axis])
+    return whole.reshape(op.Shape(_blocks(scale, axis, block_size))).sum([axis + 1])
