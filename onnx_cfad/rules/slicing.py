@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Expr, concat, op
 from onnx_cfad.rules.registry import vjp
-from onnx_cfad.rules.scatter_add import ascending, unpicked
+from onnx_cfad.rules.scatter_add import ascending, shaped, unpicked
 
 _BEYOND = 2**31 - 1  # a bound that exporters write for "to the end"
 _TO_START = -(2**62)
@@ -48,7 +48,7 @@ def _unsliced(ct: Expr, x: Expr, starts: Expr, ends: Expr, axes: Expr | None, st
         ct = _flipped(ct, bounds)
     widths = _widths(ct, x, bounds)
     if np.any(np.abs(strides) != 1):
-        ct = _spread(ct, bounds)
+        ct = _spread(ct, x, bounds)
     return op.Pad(ct, widths, None, bounds.axes)
 
 
@@ -75,10 +75,10 @@ def _flipped(ct: Expr, bounds: _Bounds) -> Expr:
     assert axes is not None
     backwards = [int(axis) for axis, step in zip(axes, bounds.steps, strict=True) if step < 0]
     n = len(backwards)
-    return op.Slice(ct, [-1] * n, [_TO_START] * n, backwards, [-1] * n)
+    return shaped(op.Slice(ct, [-1] * n, [_TO_START] * n, backwards, [-1] * n), ct)
 
 
-def _spread(ct: Expr, bounds: _Bounds) -> Expr:
+def _spread(ct: Expr, x: Expr, bounds: _Bounds) -> Expr:
     """``ct`` with |step| - 1 zeros after every element along each axis."""
     axes = bounds.axes.const
     assert axes is not None
@@ -87,14 +87,15 @@ def _spread(ct: Expr, bounds: _Bounds) -> Expr:
     spread = [int(axis) for axis in np.flatnonzero(factors > 1)]
     inserted = [axis + 1 + position for position, axis in enumerate(spread)]
     zeros = [0] * len(spread) + [int(factors[axis]) - 1 for axis in spread]
-    shape = ct.shape
+    shape = op.Shape(ct) if None in x.dims else ct.shape
     target = op.Mul(shape, factors) if shape.const is None else ct.builder.constant(shape.const * factors)
     return op.Pad(ct.unsqueeze(inserted), zeros, None, inserted).reshape(target)
 
 
 def _widths(ct: Expr, x: Expr, bounds: _Bounds) -> Expr:
     """How many zeros go before and after the spread cotangent, per axis; negative where spreading gave too many."""
-    whole, count = _dims_along(x, bounds.axes), _dims_along(ct, bounds.axes)
+    whole = _dims_along(x, bounds.axes)
+    count = op.Gather(op.Shape(ct), bounds.axes, axis=0) if whole.const is None else _dims_along(ct, bounds.axes)
     if bounds.starts.const is not None and whole.const is not None and count.const is not None:
         return _known_widths(bounds, whole.const, count.const, x)
     starts = _counted_from_front(bounds, whole)

@@ -72,15 +72,15 @@ def each_form(cases: list[Case]) -> pytest.MarkDecorator:
     )
 
 
-def check(case: Case, form: str, **options: Any) -> None:
-    """Asserts that the gradient of ``case`` in ``form`` equals central differences."""
+def check(case: Case, form: str, *, flat: bool = False, **options: Any) -> None:
+    """Asserts that the gradient of ``case`` in ``form`` equals central differences; outputs as vectors if ``flat``."""
     computed = form in ("computed", "unranked")
     feeds = {**case.floats, **(case.integers if computed else {})}
-    constants = {"flat": np.asarray([-1])} if computed else case.integers
+    constants = {"flat": np.asarray([-1]), **({} if computed else case.integers)}
     nodes = [case.node]
     if form == "unranked":
         nodes, feeds = _without_ranks(case), {**feeds, "ranked": np.array(True)}
-    if computed:
+    if computed or flat:
         nodes = _with_vectors_out(nodes)
     model = node_model(
         nodes,
