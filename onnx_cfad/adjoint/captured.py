@@ -38,11 +38,14 @@ class CapturedSums:
         self._stacks: dict[ir.Value, int] = {}
         self._sums: list[_Sum] = []
         self._states = 0
-        made = (output for node in loop.builder.nodes for output in node.outputs)
-        self._inside = {*made, *loop.entries}
+        self._inside = loop.made()
         products = {value: self._deferred_products(inner, value) for value in self.captured}
         for value in self.captured:
             self._sums.append(self._sum(inner, value, products[value]))
+
+    def stacked_factor(self, value: ir.Value) -> int | None:
+        """The position among the stacked results of ``value``, where a contraction has it stacked."""
+        return self._stacks.get(value)
 
     def totals(self, builder: Builder, finals: list[Expr], stacked: list[Expr]) -> list[Expr]:
         """The cotangents of ``captured``, recorded with ``builder``, from the results of the reverse loop."""

@@ -80,7 +80,7 @@ def _segmented(site: LoopSite, size: int, types: Types, builder: Builder) -> Seg
     divides = not count.conditional and count.static is not None and count.static % size == 0
     if divides and (site.is_scan or all(types.is_uniform(c.entry, site.body) for c in site.carries)):
         assert count.static is not None
-        node = site.node if site.is_scan else loop_to_scan(site, count.static, builder.namer)
+        node = site.node if site.is_scan else loop_to_scan(site, count.static, builder.namer, slice_rows=True)
         return segment_scan(node, size, count.static, builder)
     if site.is_scan:
         raise PlanError(

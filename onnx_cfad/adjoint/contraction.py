@@ -30,6 +30,15 @@ class Product:
 
 
 @dataclasses.dataclass(frozen=True)
+class OuterProduct:
+    """``factor @ matrix`` (or its transpose): ``factor`` [R, K] of an iteration, ``matrix`` the same in all."""
+
+    factor: ir.Value
+    matrix: ir.Value
+    transposed: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Total:
     """A sum of an iteration over ``axes`` of ``operand``."""
 
@@ -57,6 +66,30 @@ def product_of(contribution: Expr) -> Product | None:
         if transposed == (0, 1):
             return Product(inputs[0], inputs[1], columns=True)
     return None
+
+
+def outer_product_of(result: Expr) -> OuterProduct | None:
+    """The product that ``result`` was recorded as, when it is one of two matrices."""
+    node = result.value.producer()
+    if node is None or any(v is None for v in node.inputs) or len(node.inputs) != 2:
+        return None
+    factor, matrix = (v for v in node.inputs if v is not None)
+    if not _is_matrix(matrix) or not _is_matrix(factor):
+        return None
+    if node.op_type == "MatMul":
+        return OuterProduct(factor, matrix, transposed=False)
+    plain = _number(node, "alpha", 1.0) == 1.0 and _number(node, "transA", 0) == 0
+    if node.op_type == "Gemm" and plain:
+        return OuterProduct(factor, matrix, transposed=_number(node, "transB", 0) == 1)
+    return None
+
+
+def multiply_rows(product: OuterProduct, factors: Expr, matrix: Expr) -> Expr:
+    """``product`` of all iterations at once: factors [N, R, K] to results [N, R, M]."""
+    flat = op.Reshape(factors, op.Concat([-1], factors.dim(2), axis=0))
+    result = op.Gemm(flat, matrix, transB=int(product.transposed))
+    width = matrix.dim(0 if product.transposed else 1)
+    return op.Reshape(result, op.Concat(op.Shape(factors, start=0, end=2), width, axis=0))
 
 
 def total_of(contribution: Expr) -> Total | None:

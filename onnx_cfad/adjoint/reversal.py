@@ -7,6 +7,7 @@ import dataclasses
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.captured import CapturedSums
+from onnx_cfad.adjoint.contraction import OuterProduct, multiply_rows, outer_product_of
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder, Expr, concat, op, zeros_like
 from onnx_cfad.adjoint.invariants import hoist_invariants
@@ -26,6 +27,21 @@ class Row:
     source: ir.Value
     slice: ir.Value
     axis: int
+    backwards: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class StackedSlice:
+    """The cotangent of a sliced tensor: a stacked result, or the stacked factor of a product put off."""
+
+    row: Row
+    position: int
+    product: OuterProduct | None
+
+    def whole(self, builder: Builder, stacked: list[Expr]) -> Expr:
+        """The cotangent of all slices, stacked."""
+        result = stacked[self.position]
+        return result if self.product is None else multiply_rows(self.product, result, builder.expr(self.product.matrix))
 
 
 class Reversal:
@@ -49,8 +65,9 @@ class Reversal:
         self.seed_outputs(inner)
         self.sweep.run(self.site.body, inner, in_loop=True)
         self.close_carries(inner, carries)
-        slices = self.close_inputs(inner, rows)
+        pending = self.slice_results(inner, rows)
         sums = CapturedSums(inner, self.site, self.loop, self.keeper)
+        slices = [self.stack_slice(row, result, sums) for row, result in pending]
         graph = self.loop.close()
         resolve(graph, self.site.body, self.keeper, self.sweep.counters, self.outer.namer)
         trips = self.keeper.extend_forward(graph, self.trips)
@@ -58,17 +75,17 @@ class Reversal:
 
         def finish(builder: Builder, finals: list[Expr], stacked: list[Expr]) -> list[Expr]:
             own = finals[: len(carries)]
-            of_slices = [self.slice_cotangent(builder, row, stacked[k], trips) for k, row in enumerate(slices)]
+            of_slices = [self.slice_cotangent(builder, entry.row, entry.whole(builder, stacked), trips) for entry in slices]
             return [*own, *sums.totals(builder, finals[len(carries) :], stacked), *of_slices]
 
         def none(builder: Builder) -> list[Expr]:
             own = [builder.expr(state.start.value) for state in self.loop.states[: len(carries)]]
-            zeros = [zeros_like(builder.expr(row.source)) for row in slices]
+            zeros = [zeros_like(builder.expr(entry.row.source)) for entry in slices]
             return [*own, *(zero_cotangent(builder.expr(value)) for value in sums.captured), *zeros]
 
         positive = self.trips.positive or self.site.is_scan or self.site.body in self.sweep.positive
         results = self.loop.emit(graph, self.outer, trips, positive=positive, finish=finish, none=none)
-        targets = [*(carry.initial for carry in carries), *sums.captured, *(row.source for row in slices)]
+        targets = [*(carry.initial for carry in carries), *sums.captured, *(entry.row.source for entry in slices)]
         for value, result in zip(targets, results, strict=True):
             if result.is_tensor and result.value.shape is None and result.value.producer() is not None:
                 result.value.shape = value.shape
@@ -122,20 +139,23 @@ class Reversal:
         """A zero cotangent of a carry's entry."""
         return zeros_like(state.entry) if state.fixed else zero_cotangent(self.loop.builder.expr(carry.entry))
 
-    def close_inputs(self, inner: Cotangents, rows: list[Row]) -> list[Row]:
-        """Stacks the cotangents of slices where the slices were read."""
-        found: list[Row] = []
-        for source in self.site.inputs:
-            result = inner.take(source.slice)
-            if result is not None:
-                self.loop.output(result, source.axis, reverse=not source.reverse)
-                found.append(Row(source.source, source.slice, source.axis))
-        for row in rows:
-            result = inner.take(row.slice)
-            if result is not None:
-                self.loop.output(result, row.axis, reverse=True)
-                found.append(row)
-        return found
+    def slice_results(self, inner: Cotangents, rows: list[Row]) -> list[tuple[Row, Expr]]:
+        """The cotangents of the slices that an iteration read."""
+        inputs = [Row(x.source, x.slice, x.axis, not x.reverse) for x in self.site.inputs]
+        found = [(row, inner.take(row.slice)) for row in (*inputs, *rows)]
+        return [(row, result) for row, result in found if result is not None]
+
+    def stack_slice(self, row: Row, result: Expr, sums: CapturedSums) -> StackedSlice:
+        """Stacks a slice's cotangent where the slice was read, or puts off the product that makes it.
+
+        A product of a factor that is stacked anyway with a captured matrix is one product after the loop.
+        """
+        product = outer_product_of(result) if row.axis == 0 and row.backwards else None
+        if product is not None and product.matrix.graph is not self.site.body:
+            position = sums.stacked_factor(product.factor)
+            if position is not None and product.matrix not in self.loop.made():
+                return StackedSlice(row, position, product)
+        return StackedSlice(row, self.loop.output(result, row.axis, reverse=row.backwards), None)
 
     def slice_cotangent(self, builder: Builder, row: Row, stacked: Expr, trips: Expr) -> Expr:
         """The stacked cotangents as the cotangent of the whole: zero behind the rows that were read."""

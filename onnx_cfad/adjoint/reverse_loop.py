@@ -116,6 +116,10 @@ class ReverseLoop:
         found = [*(state.entry.value for state in self.states), *(entry for _, entry in self._inputs)]
         return found if self._index is None else [*found, self._index]
 
+    def made(self) -> set[ir.Value]:
+        """What the body makes or reads anew, before it is closed."""
+        return {*(output for node in self.builder.nodes for output in node.outputs), *self.entries}
+
     @property
     def can_scan(self) -> bool:
         """Whether a Scan can carry the states opened so far."""

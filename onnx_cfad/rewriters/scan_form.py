@@ -13,26 +13,39 @@ from onnx_cfad.graph.regions import LoopSite
 from onnx_cfad.names import Namer
 
 
-def loop_to_scan(site: LoopSite, trips: int, namer: Namer) -> ir.Node:
+def loop_to_scan(site: LoopSite, trips: int, namer: Namer, *, slice_rows: bool = False) -> ir.Node:
     """Replaces the Loop of ``site`` by a Scan of ``trips`` (at least 1) iterations and gives the Scan.
 
     The caller has made sure that no condition ends the loop early and that every carry is a tensor that keeps its
-    shape. The iteration number, where it is used, becomes a slice of a Range; the condition is true.
+    shape. The iteration number becomes a slice of a Range; the condition is true.
+
+    Args:
+        site: The Loop.
+        trips: Its trip count.
+        namer: For new names.
+        slice_rows: A read ``Gather(x, i)`` of an outer tensor with one row an iteration becomes a slice of x.
     """
     node, body = site.node, site.body
     assert site.index is not None and site.predicate is not None
+    rows = _rows(site, trips) if slice_rows else []
     _replace_predicate(site, namer)
     del body.outputs[0]
     index = site.index
     del body.inputs[0:2]
+    sources = [_slice_row(body, row, namer) for row in rows]
+    axes = [row.attributes.get_int("axis", 0) for row in rows] + [0]
     body.inputs.append(index)
     _separate_outputs(body, namer)
     steps = _range_before(node, trips, namer)
     new = ir.Node(
         "",
         "Scan",
-        [*node.inputs[2:], steps],
-        [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", 1)],
+        [*node.inputs[2:], *sources, steps],
+        [
+            ir.AttrGraph("body", body),
+            ir.AttrInt64("num_scan_inputs", len(axes)),
+            *([ir.AttrInt64s("scan_input_axes", axes)] if any(axes) else []),
+        ],
         num_outputs=len(node.outputs),
         name=node.name,
         doc_string=node.doc_string,
@@ -42,6 +55,29 @@ def loop_to_scan(site: LoopSite, trips: int, namer: Namer) -> ir.Node:
     assert graph is not None
     ir.convenience.replace_nodes_and_values(graph, node, [node], [new], node.outputs, new.outputs)
     return new
+
+
+def _rows(site: LoopSite, trips: int) -> list[ir.Node]:
+    """The Gather nodes that read row i of an outer tensor with exactly ``trips`` rows in iteration i."""
+    found: list[ir.Node] = []
+    for node in site.body:
+        source = node.inputs[0] if node.op_type == "Gather" else None
+        if source is None or source.shape is None or node.inputs[1] is not site.index or source.graph is site.body:
+            continue
+        if source.shape[node.attributes.get_int("axis", 0)] == trips:
+            found.append(node)
+    return found
+
+
+def _slice_row(body: ir.Graph, row: ir.Node, namer: Namer) -> ir.Value:
+    """Makes what ``row`` reads an input of the body; gives the tensor it is a slice of."""
+    source, old = row.inputs[0], row.outputs[0]
+    assert source is not None
+    entry = ir.Value(name=namer.fresh(f"{old.name}.slice"), type=old.type, shape=old.shape)
+    ir.convenience.replace_all_uses_with(old, entry, replace_graph_outputs=True)
+    body.remove(row)
+    body.inputs.append(entry)
+    return source
 
 
 def _replace_predicate(site: LoopSite, namer: Namer) -> None:
