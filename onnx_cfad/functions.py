@@ -112,6 +112,6 @@ def _give_outputs_a_producer(function: ir.Function) -> None:
 
 def root_message(error: BaseException) -> str:
     """The first line of the error that started a chain of errors."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
     return str(error).splitlines()[0]

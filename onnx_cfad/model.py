@@ -19,7 +19,7 @@ from onnx_cfad.errors import ModelError
 from onnx_cfad.functions import inline_functions, root_message
 from onnx_cfad.opsets import convert_opset, stamp_versions
 from onnx_cfad.saving import fingerprint, save
-from onnx_cfad.scopes import check_definitions, check_depth, check_sites, make_names_unique
+from onnx_cfad.scopes import MAX_DEPTH, check_definitions, check_depth, check_sites, make_names_unique
 
 __all__ = ["Source", "fingerprint", "load", "normalise", "save"]
 
@@ -56,6 +56,7 @@ def load(source: Source) -> ir.Model:
         model = _deserialize(_read(path), str(path))
         weights.adopt_folder(model, path.parent)
     elif isinstance(source, onnx.ModelProto):
+        _check_proto_depth(source)
         proto = onnx.ModelProto()
         proto.CopyFrom(source)
         model = _deserialize(proto, "model")
@@ -121,11 +122,21 @@ def _deserialize(proto: onnx.ModelProto, where: str) -> ir.Model:
     try:
         with _quiet_deserializer():
             model = ir.from_proto(proto)
-    except RecursionError as error:
-        raise ModelError(where, "its subgraphs are nested too deep") from error
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, NotImplementedError) as error:
         raise ModelError(where, f"is not a valid model: {root_message(error)}", "Export it again.") from error
     return model
+
+
+def _check_proto_depth(proto: onnx.ModelProto) -> None:
+    """A message made in memory may be nested deeper than the recursive functions on it can go; a file cannot."""
+    pending = [(node, 1) for owner in (proto.graph, *proto.functions) for node in owner.node]
+    while pending:
+        node, depth = pending.pop()
+        if depth > MAX_DEPTH:
+            raise ModelError("model", f"its subgraphs are nested more than {MAX_DEPTH} deep")
+        for attribute in node.attribute:
+            graphs = (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs
+            pending.extend((inner, depth + 1) for graph in graphs for inner in graph.node)
 
 
 @contextlib.contextmanager

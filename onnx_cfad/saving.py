@@ -10,6 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad import weights
@@ -72,7 +73,8 @@ def fingerprint(model: ir.Model) -> str:
         model = model.clone()
         for slot in weights.slots(model):
             if _is_in_memory(slot.tensor) and slot.tensor.nbytes > _HASHED_BYTES:
-                slot.put(weights.stand_in(slot.tensor, hashlib.sha256(slot.tensor.tobytes()).hexdigest()))
+                content = np.ascontiguousarray(slot.tensor.numpy()).view(np.uint8)
+                slot.put(weights.stand_in(slot.tensor, hashlib.sha256(content.data).hexdigest()))
     return hashlib.sha256(_serialize(model)).hexdigest()
 
 

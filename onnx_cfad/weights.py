@@ -145,8 +145,8 @@ def write_tensors(moved: Iterable[Slot], file: BinaryIO, location: str, folder: 
 
 
 def _copy(tensor: ir.TensorProtocol, file: BinaryIO) -> None:
-    if isinstance(tensor, ir.ExternalTensor):
-        tensor.tofile(file)  # in pieces
+    if isinstance(tensor, (ir.ExternalTensor, ir.Tensor, ir.LazyTensor)):
+        tensor.tofile(file)  # without a copy in memory
     else:
         file.write(tensor.tobytes())
 
