@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.base import Adjoint, Prepared
 from onnx_cfad.adjoint.cotangents import Cotangents
+from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.expr import Builder, Expr, full, zeros_like
 from onnx_cfad.adjoint.sweep import Sweep, passes_derivative, refuse_missing_rules
 from onnx_cfad.errors import ModelError
@@ -104,7 +105,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     primal = frozenset(model.graph)
     activity, sites = _activity(model, selection), control_flow(model)
     refuse_missing_rules(model.graph, activity, sites)
-    sweep = Sweep(activity, types, sites, prepared.adjoints, prepared.positive, {})
+    sweep = Sweep(activity, types, sites, prepared, Records())
     warnings = _reverse(model, selection, sweep)
     _record(model, options, adjoints, origin)
     finish(model, primal, declared)
@@ -122,7 +123,8 @@ def _prepare(model: ir.Model, types: Types, sites: ControlFlowGraph, adjoints: M
     builder = Builder(Namer.of_model(model), model.opset_imports[""])
     prepared = [adjoints[s.path].prepare(s.node, types, builder) for s in reversed(sites.sites()) if s.path in adjoints]
     merged = {graph: adjoint for part in prepared for graph, adjoint in part.adjoints.items()}
-    return Prepared(merged, frozenset(graph for part in prepared for graph in part.positive))
+    positive = frozenset(graph for part in prepared for graph in part.positive)
+    return Prepared(merged, positive, frozenset(graph for part in prepared for graph in part.replayed))
 
 
 def _reverse(model: ir.Model, selection: Selection, sweep: Sweep) -> list[str]:

@@ -25,10 +25,12 @@ class Prepared:
     Attributes:
         adjoints: How each of its subgraphs is run backwards, by graph.
         positive: Bodies of Loops that run at least once whenever they are reached.
+        replayed: Bodies of loops that the reverse pass runs again.
     """
 
     adjoints: Mapping[ir.Graph, Adjoint]
     positive: frozenset[ir.Graph] = frozenset()
+    replayed: frozenset[ir.Graph] = frozenset()
 
 
 class Adjoint(abc.ABC):

@@ -58,7 +58,8 @@ class Checkpointed(Adjoint):
         below = Checkpointed(self.segment, self.levels - 1) if self.levels > 2 else Taped()
         prepared = below.prepare(segmented.inner, types, builder)
         outer = segmented.outer.attributes["body"].as_graph()
-        return Prepared({**prepared.adjoints, outer: Replayed()}, prepared.positive | segmented.positive)
+        again = frozenset(prepared.adjoints)  # all levels below this one
+        return Prepared({**prepared.adjoints, outer: Replayed()}, prepared.positive | segmented.positive, again)
 
     def reverse(self, sweep: Sweep, node: ir.Node, cotangents: Cotangents, *, in_loop: bool) -> None:
         """Never reached: a prepared loop is run backwards by the adjoints of its levels."""

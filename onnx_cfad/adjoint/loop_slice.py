@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.replay import copy_node
-from onnx_cfad.graph.regions import Carry, LoopSite, ScanInput, ScanOutput, captured_by
+from onnx_cfad.graph.regions import Carry, LoopSite, ScanInput, ScanOutput, captured_by, loop_site
 from onnx_cfad.names import Namer
 
 
@@ -48,17 +49,16 @@ class LoopSlice:
         return list(dict.fromkeys([*entering, *decisions, *captured]))
 
 
-def slice_loop(
-    site: LoopSite, wanted: Iterable[ir.Value], recorded: Mapping[ir.Value, ir.Value], *, exact: bool
-) -> LoopSlice:
+def slice_loop(site: LoopSite, wanted: Iterable[ir.Value], records: Records) -> LoopSlice:
     """Finds the part of the loop that its outputs ``wanted`` depend on.
 
     Args:
         site: The loop.
         wanted: Outputs of the loop node.
-        recorded: Body values that need not be made, with their stacked records.
-        exact: The trip count will be given, so the body's condition is not needed.
+        records: What the forward pass recorded: values that need not be made, and trip counts.
     """
+    recorded = records.tapes_of(site.node)
+    exact = site.is_scan or records.counter_of(site.node) is not None
     targets = set(wanted)
     outputs = tuple(o for o in site.outputs if o.stacked in targets)
     needed = {o.element for o in outputs}
@@ -67,7 +67,7 @@ def slice_loop(
     carries = {k for k, c in enumerate(site.carries) if c.final in targets}
     while True:
         roots = needed | {site.carries[k].exit for k in carries}
-        reached, nodes = _reach(site.body, roots, recorded)
+        reached, nodes = _reach(site.body, roots, recorded, records)
         more = {k for k, c in enumerate(site.carries) if c.entry in reached or c.exit in targets} - carries
         if not more:
             break
@@ -78,7 +78,7 @@ def slice_loop(
 
 
 def copy_slice(
-    part: LoopSlice, trips: ir.Value | None, mapping: dict[ir.Value, ir.Value], namer: Namer
+    part: LoopSlice, trips: ir.Value | None, mapping: dict[ir.Value, ir.Value], records: Records, namer: Namer
 ) -> ir.Node:
     """A copy of the loop that makes only what ``part`` holds; its outputs are entered into ``mapping``.
 
@@ -86,30 +86,41 @@ def copy_slice(
         part: The slice.
         trips: The trip count (in the new scope) when the slice is exact and the loop is a Loop.
         mapping: Outer values in the new scope.
+        records: What the forward pass recorded, for loops inside.
         namer: For new names.
     """
     site, inner = part.site, dict(mapping)
     entries = [_entry(c.entry, inner, namer) for c in part.carries]
     slices = [_entry(s.slice, inner, namer) for s in part.inputs]
-    records = [(tape, _entry(value, inner, namer)) for value, tape in part.recorded.items()]
+    tapes = [(tape, _entry(value, inner, namer)) for value, tape in part.recorded.items()]
     head = [] if site.is_scan else [_entry(v, inner, namer) for v in (site.index, site.predicate) if v is not None]
     initializers = [_constant(v, inner, namer) for v in site.body.initializers.values()]
     nodes: list[ir.Node] = []
     if not site.is_scan:
-        nodes += [_read(mapping.get(tape, tape), head[0], entry, inner, value, namer) for (tape, entry), value in zip(records, part.recorded, strict=True)]
-    nodes += [copy_node(node, inner, namer) for node in part.nodes]
+        nodes += [_read(mapping.get(tape, tape), head[0], entry, inner, value, namer) for (tape, entry), value in zip(tapes, part.recorded, strict=True)]
+    nodes += [_copy_inside(node, inner, records, namer) for node in part.nodes]
     results = [inner.get(v, v) for v in (*(c.exit for c in part.carries), *(o.element for o in part.outputs))]
     if not site.is_scan:
         going = head[1] if part.exact or site.proceed is None else inner.get(site.proceed, site.proceed)
         results = [going, *results]
     results = _made_once(results, nodes, namer)
-    inputs = [*head, *entries, *slices, *([entry for _, entry in records] if site.is_scan else [])]
+    inputs = [*head, *entries, *slices, *([entry for _, entry in tapes] if site.is_scan else [])]
     body = ir.Graph(inputs, results, nodes=nodes, initializers=initializers, name=namer.fresh(f"replay/{site.body.name}"))
-    node = _node(part, body, trips, mapping, [mapping.get(t, t) for t, _ in records], namer)
+    node = _node(part, body, trips, mapping, [mapping.get(t, t) for t, _ in tapes], namer)
     for old, new in zip((*(c.final for c in part.carries), *(o.stacked for o in part.outputs)), node.outputs, strict=True):
         new.name, new.type, new.shape = namer.fresh(f"replay/{old.name}"), old.type, old.shape
         mapping[old] = new
     return node
+
+
+def _copy_inside(node: ir.Node, inner: dict[ir.Value, ir.Value], records: Records, namer: Namer) -> ir.Node:
+    """A copy of a body node; a loop inside reads its own records."""
+    tapes = records.tapes_of(node)
+    if not tapes or any(tape not in inner for tape in tapes.values()):
+        return copy_node(node, inner, namer)
+    counter = records.counter_of(node)
+    part = slice_loop(loop_site(node), [o for o in node.outputs if o not in inner], records)
+    return copy_slice(part, None if counter is None else inner.get(counter, counter), inner, records, namer)
 
 
 def _node(
@@ -179,7 +190,7 @@ def _made_once(results: list[ir.Value], nodes: list[ir.Node], namer: Namer) -> l
 
 
 def _reach(
-    body: ir.Graph, roots: set[ir.Value], recorded: Mapping[ir.Value, ir.Value]
+    body: ir.Graph, roots: set[ir.Value], recorded: Mapping[ir.Value, ir.Value], records: Records
 ) -> tuple[set[ir.Value], list[ir.Node]]:
     """The body values that ``roots`` depend on, and the nodes that make them, in order; records are leaves."""
     reached, nodes = set(roots), []
@@ -188,6 +199,8 @@ def _reach(
             continue
         nodes.append(node)
         reached.update(v for v in (*node.inputs, *captured_by(node)) if v is not None)
+        counter = records.counter_of(node)
+        reached.update(v for v in (*records.tapes_of(node).values(), counter) if v is not None and v in recorded)
     return reached, nodes[::-1]
 
 

@@ -18,6 +18,7 @@ import abc
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.loop_slice import copy_slice, slice_loop
+from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.replay import copy_node
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.purity import is_pure
@@ -53,28 +54,28 @@ class Keeper(abc.ABC):
         return None
 
 
-def resolve(reverse: ir.Graph, forward: ir.Graph, keeper: Keeper, counters: dict[ir.Graph, ir.Value], namer: Namer) -> None:
+def resolve(reverse: ir.Graph, forward: ir.Graph, keeper: Keeper, records: Records, namer: Namer) -> None:
     """Replaces every value of ``forward`` that ``reverse`` reads at any depth by one that exists there.
 
     Args:
         reverse: The closed reverse graph; copies go to its front.
         forward: The primal region, extended where values are saved.
         keeper: How the region saves.
-        counters: Recorded trip counts by loop body: a copied loop runs that often and decides nothing.
+        records: What the forward pass recorded: a copied loop decides and draws nothing again.
         namer: For new names.
 
     Raises:
         UnsupportedOp: A value can neither be saved nor computed again.
     """
-    _Resolver(reverse, forward, keeper, counters, namer).run()
+    _Resolver(reverse, forward, keeper, records, namer).run()
 
 
 class _Resolver:
     def __init__(
-        self, reverse: ir.Graph, forward: ir.Graph, keeper: Keeper, counters: dict[ir.Graph, ir.Value], namer: Namer
+        self, reverse: ir.Graph, forward: ir.Graph, keeper: Keeper, records: Records, namer: Namer
     ) -> None:
         self.reverse, self.forward, self.keeper = reverse, forward, keeper
-        self.counters, self.namer = counters, namer
+        self.records, self.namer = records, namer
         self.found: dict[ir.Value, ir.Value] = {}
         self.needed: set[ir.Value] = set()
         self.copies: list[ir.Node] = []
@@ -175,19 +176,19 @@ class _Resolver:
     def loop_replayed(self, value: ir.Value, node: ir.Node) -> bool:
         """Copies the part of a loop that makes what is needed of it; false where that part draws random numbers."""
         site = loop_site(node)
-        counter = self.counters.get(site.body)
-        part = slice_loop(
-            site, [o for o in node.outputs if o is value or o in self.needed], {}, exact=site.is_scan or counter is not None
-        )
+        counter = self.records.counter_of(node)
+        wanted = [o for o in node.outputs if o is value or o in self.needed]
+        part = slice_loop(site, wanted, self.records)
         if not all(map(is_pure, part.nodes)):
             return False
         trips = None
         if counter is not None and not site.is_scan:
             trips = self.obtain_decision(counter) if self.owns(counter) else counter
+        tapes = set(part.recorded.values())
         for outer in part.outer_values():
             if self.owns(outer):
-                self.obtain(outer)
-        self.copies.append(copy_slice(part, trips, self.found, self.namer))
+                self.obtain_decision(outer) if outer in tapes else self.obtain(outer)
+        self.copies.append(copy_slice(part, trips, self.found, self.records, self.namer))
         return True
 
     def obtain_decision(self, value: ir.Value) -> ir.Value:
@@ -195,7 +196,7 @@ class _Resolver:
         if value not in self.found:
             saved = self.keeper.save(value, must=True)
             if saved is None:
-                raise UnsupportedOp(f"value '{value.name}'", "a recorded trip count cannot be saved here")
+                raise UnsupportedOp(f"value '{value.name}'", "a recorded decision cannot be saved here")
             self.found[value] = saved
         return self.found[value]
 

@@ -69,7 +69,7 @@ class Reversal:
         sums = CapturedSums(inner, self.site, self.loop, self.keeper)
         slices = [self.stack_slice(row, result, sums) for row, result in pending]
         graph = self.loop.close()
-        resolve(graph, self.site.body, self.keeper, self.sweep.counters, self.outer.namer)
+        resolve(graph, self.site.body, self.keeper, self.sweep.records, self.outer.namer)
         trips = self.keeper.extend_forward(graph, self.trips)
         hoist_invariants(graph, self.outer, self.loop.entries)
 
@@ -83,7 +83,7 @@ class Reversal:
             zeros = [zeros_like(builder.expr(entry.row.source)) for entry in slices]
             return [*own, *(zero_cotangent(builder.expr(value)) for value in sums.captured), *zeros]
 
-        positive = self.trips.positive or self.site.is_scan or self.site.body in self.sweep.positive
+        positive = self.trips.positive or self.site.is_scan or self.site.body in self.sweep.prepared.positive
         results = self.loop.emit(graph, self.outer, trips, positive=positive, finish=finish, none=none)
         targets = [*(carry.initial for carry in carries), *sums.captured, *(entry.row.source for entry in slices)]
         for value, result in zip(targets, results, strict=True):

@@ -40,7 +40,7 @@ class Routed(Adjoint):
             results = [_result(inner, value) for value in captured]
             graph = inner.builder.graph([], results, f"reverse.{side}")
             keeper = _BranchKeeper(node, branch, outer, in_loop)
-            resolve(graph, branch, keeper, sweep.counters, outer.namer)
+            resolve(graph, branch, keeper, sweep.records, outer.namer)
             graphs.append(graph)
         outs = outer.call(
             "If",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.base import Adjoint
+from onnx_cfad.adjoint.base import Prepared
 from onnx_cfad.adjoint.cotangents import Cotangents, guarded, sum_to
 from onnx_cfad.adjoint.expr import Builder, Expr, Update
+from onnx_cfad.adjoint.records import Records
 from onnx_cfad.errors import CfadError, UnsupportedOp
 from onnx_cfad.graph.activity import Activity
 from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop, subgraphs_of
@@ -27,17 +28,15 @@ class Sweep:
         activity: The values that a derivative passes through.
         types: What shape inference proved about loop bodies.
         sites: Paths for messages.
-        adjoints: How each control-flow site is run backwards, by the graphs it holds.
-        positive: Bodies of Loops that run at least once whenever they are reached.
-        counters: For each body of a Loop that a condition may end, the value that holds its recorded trip count.
+        prepared: How each control-flow site is run backwards.
+        records: What the forward pass has been made to record so far.
     """
 
     activity: Activity
     types: Types
     sites: ControlFlowGraph
-    adjoints: Mapping[ir.Graph, Adjoint]
-    positive: frozenset[ir.Graph]
-    counters: dict[ir.Graph, ir.Value]
+    prepared: Prepared
+    records: Records
 
     def run(self, graph: ir.Graph, cotangents: Cotangents, *, in_loop: bool) -> None:
         """Sweeps over the nodes of ``graph``.
@@ -56,7 +55,7 @@ class Sweep:
                 self._operator(node, cotangents)
 
     def _site(self, node: ir.Node, cotangents: Cotangents, in_loop: bool) -> None:
-        self.adjoints[subgraphs_of(node)[0]].reverse(self, node, cotangents, in_loop=in_loop)
+        self.prepared.adjoints[subgraphs_of(node)[0]].reverse(self, node, cotangents, in_loop=in_loop)
 
     def _operator(self, node: ir.Node, cotangents: Cotangents) -> None:
         cts = tuple(cotangents.take(output) for output in node.outputs)

@@ -101,19 +101,29 @@ class LoopKeeper(Keeper):
             carries.append(counting_carry(node, body, self.site.index, namer))
         carries += [sequence_carry(node, body, value, namer) for value in self._sequences]
         limit = self.site.limit
-        if self._stacked and not carries and count.positive and self._can_be_scan():
+        recorded = self._recorded()
+        if (self._stacked or recorded) and not carries and count.positive and self._can_be_scan():
             node = loop_to_scan(self.site, count.static or 0, namer)
-        finals, tapes = extend_loop(node, carries, list(self._stacked), self.sweep.types.trip_dims[body], namer)
-        self._tapes = dict(zip(self._stacked, tapes, strict=True))
+        elements = list(dict.fromkeys([*self._stacked, *recorded]))
+        finals, tapes = extend_loop(node, carries, elements, self.sweep.types.trip_dims[body], namer)
+        self._tapes = dict(zip(elements, tapes, strict=True))
+        if recorded:
+            self.sweep.records.tapes[body] = {value: self._tapes[value] for value in recorded}
         counter = finals.pop(0) if count.conditional and self.site.index is not None else None
         if counter is not None:
-            self.sweep.counters[body] = counter
-        for tape, read in zip(tapes, self._stacked.values(), strict=True):
-            self.loop.attach(Sliced(tape, 0, True), read)
+            self.sweep.records.counters[body] = counter
+        for value, read in self._stacked.items():
+            self.loop.attach(Sliced(self._tapes[value], 0, True), read)
         for tape, read in zip(finals, self._sequences.values(), strict=True):
             self.loop.attach(Sliced(tape, 0, True, sequence=True), read)
         self._hand_on(graph, body)
         return self._trips(count, counter, limit)
+
+    def _recorded(self) -> list[ir.Value]:
+        """The decisions and draws to record because this loop will be run again."""
+        if self.site.body not in self.sweep.prepared.replayed:
+            return []
+        return [value for value in self.sweep.records.values_to_record(self.site) if self.uniform(value)]
 
     def _hand_on(self, graph: ir.Graph, body: ir.Graph) -> None:
         if not self._lagged:
