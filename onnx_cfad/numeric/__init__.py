@@ -1,0 +1,1 @@
+"""Numerical differentiation of a primal model: the check that shares nothing with the rules."""

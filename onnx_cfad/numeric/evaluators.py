@@ -1,0 +1,180 @@
+"""What computes the primal for numerical differentiation: float64 where something can, the model's own type else."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from onnx_cfad.errors import TargetError
+from onnx_cfad.numeric.widen import widen
+from onnx_cfad.ports import type_name
+from onnx_cfad.runtime import Session
+
+Array = np.ndarray[Any, Any]
+Arrays = Mapping[str, Any]
+
+_NODE_RUNS = 20_000
+"""An evaluation with more node executions takes the reference evaluator seconds."""
+
+_AGREEMENT = {"float64": 1e-6, "float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-1}
+"""How far the float64 outputs may be from those of the model as it is, relative to the largest."""
+
+_EPSILON = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_REFERENCE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluator:
+    """A way to compute the primal.
+
+    Attributes:
+        name: What it is, for the reader.
+        epsilon: The rounding error of one operation.
+        remarks: Why it is not a more exact one.
+        run: Outputs by name from inputs by name.
+    """
+
+    name: str
+    epsilon: float
+    remarks: tuple[str, ...]
+    run: Callable[[Arrays], dict[str, Any]]
+
+    @property
+    def is_float64(self) -> bool:
+        """Whether it computes in float64."""
+        return self.epsilon < 1e-15
+
+
+def choose_evaluator(model: ir.Model, feeds: Arrays, expected: Arrays, *, threads: int | None = None) -> Evaluator:
+    """The most exact evaluator that runs ``model`` and gives what the model gives in its own types.
+
+    Args:
+        model: The primal, with every value that will be varied an input; not changed.
+        feeds: Inputs to try it on, in the model's own types.
+        expected: What the model gives on them in its own types.
+        threads: Threads inside an operator of ONNX Runtime.
+    """
+    remarks: list[str] = []
+    for candidate in _candidates(model, threads):
+        try:
+            evaluator = candidate()
+            found = evaluator.run(feeds)
+        except (TargetError, *_REFERENCE_ERRORS) as error:
+            remarks.append(_one_line(error))
+            continue
+        difference = disagreement(found, expected)
+        if difference is None:
+            return dataclasses.replace(evaluator, remarks=tuple(remarks))
+        remarks.append(f"{evaluator.name} takes another path: {difference}")
+    return dataclasses.replace(_own_type(model, feeds, threads), remarks=tuple(remarks))
+
+
+def disagreement(found: Arrays, expected: Arrays) -> str | None:
+    """How the floating-point outputs of two evaluations differ beyond rounding in the type of ``expected``."""
+    for name, value in expected.items():
+        if isinstance(value, list) or np.asarray(value).dtype.name not in _AGREEMENT:
+            continue
+        a, b = np.asarray(found[name], np.float64), np.asarray(value, np.float64)
+        if a.shape != b.shape:
+            return f"output '{name}' has shape {list(a.shape)}, not {list(b.shape)}"
+        finite = np.isfinite(b)
+        if not np.array_equal(finite, np.isfinite(a)):
+            return f"output '{name}' is not finite at the same places"
+        scale = float(np.max(np.abs(b[finite]), initial=0.0))
+        worst = float(np.max(np.abs(a - b)[finite], initial=0.0))
+        if worst > _AGREEMENT[value.dtype.name] * scale + 1e-12:
+            return f"output '{name}' differs by {worst:.2g} (its largest element is {scale:.2g})"
+    return None
+
+
+def _candidates(model: ir.Model, threads: int | None) -> Iterator[Callable[[], Evaluator]]:
+    wide = model.clone()
+    if not widen(wide):
+        return
+    yield lambda: _float64_runtime(wide, threads)
+    yield lambda: _float64_reference(ir.to_proto(wide))
+
+
+def _float64_runtime(wide: ir.Model, threads: int | None) -> Evaluator:
+    session = Session(wide, threads=threads)
+    return Evaluator("float64 in ONNX Runtime", 2.0**-53, (), lambda feeds: session.run(_widened(feeds)))
+
+
+def _float64_reference(wide: onnx.ModelProto) -> Evaluator:
+    reference = _limited_reference(wide, _NODE_RUNS)
+    names = [output.name for output in wide.graph.output]
+
+    def run(feeds: Arrays) -> dict[str, Any]:
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                results = reference(names, dict(_widened(feeds)))
+        except _REFERENCE_ERRORS as error:
+            raise TargetError("the reference evaluator", str(error)) from error
+        return dict(zip(names, results, strict=True))
+
+    return Evaluator("float64 in the reference evaluator", 2.0**-53, (), run)
+
+
+def _limited_reference(model: onnx.ModelProto, limit: int) -> Callable[[list[str], dict[str, Any]], Any]:
+    """Runs ``model``, but gives up on an evaluation with more than ``limit`` node executions."""
+    executed = 0
+
+    class Limited(ReferenceEvaluator):
+        """Counts in every scope: subgraphs are run by evaluators of the same class."""
+
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            nonlocal executed
+            executed += len(self.rt_nodes_)
+            if executed > limit:
+                raise RuntimeError(f"more than {limit:,} node executions")
+            return super().run(*args, **kwargs)
+
+    evaluator = Limited(model)
+
+    def run(names: list[str], feeds: dict[str, Any]) -> Any:
+        nonlocal executed
+        executed = 0
+        return evaluator.run(names, feeds)
+
+    return run
+
+
+def _own_type(model: ir.Model, feeds: Arrays, threads: int | None) -> Evaluator:
+    session = Session(model, threads=threads)
+    dtypes = {port.name: port.type for port in session.inputs}
+    kinds = [a.dtype.name for a in map(np.asarray, feeds.values())]
+    kinds += [type_name(dtype) for value in model.graph.outputs if (dtype := value.dtype) is not None]
+    kind = max((k for k in kinds if k in _EPSILON), key=_EPSILON.__getitem__, default="float32")
+    name = f"{kind} in ONNX Runtime"
+    return Evaluator(name, _EPSILON[kind], (), lambda given: session.run(_narrowed(given, dtypes)))
+
+
+def _narrowed(feeds: Arrays, dtypes: Mapping[str, str]) -> Arrays:
+    """Feeds in which float64 arrays have the type that the model wants."""
+    return {
+        name: value.astype(dtypes[name]) if getattr(value, "dtype", None) == np.float64 else value
+        for name, value in feeds.items()
+    }
+
+
+def _widened(feeds: Arrays) -> Arrays:
+    return {name: _wide(value) for name, value in feeds.items()}
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_wide(element) for element in value]
+    array = np.asarray(value)
+    return array.astype(np.float64) if array.dtype.name in _AGREEMENT else array
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
