@@ -1,0 +1,231 @@
+"""A gradient model against numerical differentiation of its primal."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_cfad.api import Names, Wrt, grad, vjp
+from onnx_cfad.differentiate import Gradient
+from onnx_cfad.errors import ModelError, TargetError
+from onnx_cfad.graph.purity import is_pure
+from onnx_cfad.interface import Interface, read_interface
+from onnx_cfad.model import Source, fingerprint, load, normalise
+from onnx_cfad.names import cotangent_name
+from onnx_cfad.numeric.differences import Outcome
+from onnx_cfad.numeric.evaluators import choose_evaluator
+from onnx_cfad.numeric.made_up import make_up_feeds
+from onnx_cfad.numeric.rows import Extent, Point, check_row, primal_row, unchecked_row
+from onnx_cfad.numeric.weights_as_inputs import find_weights, weights_as_inputs
+from onnx_cfad.options import Options
+from onnx_cfad.ports import Feeds, listed
+from onnx_cfad.runtime import Session
+from onnx_cfad.verdict import Row, Validation
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[int, int, str], None]
+"""Told after each gradient: how many are done, how many there are, and the name of this one."""
+
+_MOVES = 2
+"""How many further points are tried for what cannot be told at the first."""
+
+_MOVE = 0.05
+"""The size of a move relative to that of the input."""
+
+
+def validate(
+    model: Source,
+    gradient: Gradient | Source | None = None,
+    feeds: Feeds | None = None,
+    *,
+    wrt: Wrt = None,
+    outputs: Names = None,
+    loss: str | None = None,
+    seed: int = 0,
+    rtol: float | None = None,
+    directions: int = 3,
+    every_element_up_to: int = 64,
+    progress: Progress | None = None,
+) -> Validation:
+    """Checks a gradient against central differences of the original model, and that primal outputs did not change.
+
+    The gradient model runs in ONNX Runtime as it is. The differences are taken in float64, in ONNX Runtime or in the
+    reference evaluator of onnx; where neither can, in the model's own type, with a wider tolerance. Random directions
+    are checked for every wrt, and every element where there are few.
+
+    Args:
+        model: The original model: a path, a ``ModelProto``, an ``ir.Model`` or a PyTorch ``ONNXProgram``.
+        gradient: Its differentiated form; None to differentiate first.
+        feeds: Inputs by name, and seeds where they are not to be random; default: made up from what the model
+            declares.
+        wrt: Names to check; default: all that ``gradient`` has, or as for ``vjp``.
+        outputs: Names of outputs to differentiate, when ``gradient`` is None.
+        loss: The scalar output to differentiate, when ``gradient`` is None; or that was, when it does not say so.
+        seed: Of everything random.
+        rtol: Relative error that holds; default by element type (float64 1e-6, float32 1e-3, float16 5e-2).
+        directions: Random directions for each wrt.
+        every_element_up_to: Largest number of elements to check one by one.
+        progress: Called after each gradient.
+
+    Raises:
+        ModelError: A model is unusable, the two do not belong together, or the feeds do not fit.
+        UnsupportedOp: ``gradient`` is None, and the model cannot be differentiated.
+        TargetError: ONNX Runtime refuses a model.
+    """
+    if gradient is None:
+        gradient = grad(model, loss=loss, wrt=wrt) if loss is not None else vjp(model, wrt=wrt, outputs=outputs)
+    rng = np.random.default_rng(seed)
+    subject = _subject(model, gradient, feeds, loss, seed, rng)
+    names = _wanted(subject.interface, wrt)
+    return _checked(subject, names, Extent(directions, every_element_up_to, rtol), rng, progress, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Subject:
+    """What is checked, ready to run.
+
+    Attributes:
+        primal: The original model.
+        interface: How the two models relate.
+        original: The original model in ONNX Runtime.
+        extended: The gradient model in ONNX Runtime.
+        feeds: Inputs of the original model.
+        outputs: What the original model gives on them.
+        cotangents: Of the differentiated outputs.
+        remarks: What the reader should know.
+    """
+
+    primal: ir.Model
+    interface: Interface
+    original: Session
+    extended: Session
+    feeds: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    cotangents: Mapping[str, Array]
+    remarks: tuple[str, ...]
+
+    def extended_at(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """What the gradient model gives."""
+        seeded = self.interface.seeded
+        seeds = {cotangent_name(name): ct for name, ct in self.cotangents.items()} if seeded else {}
+        return self.extended.run({**feeds, **seeds})
+
+
+def _subject(
+    model: Source,
+    gradient: Gradient | Source,
+    feeds: Feeds | None,
+    loss: str | None,
+    seed: int,
+    rng: np.random.Generator,
+) -> _Subject:
+    primal, derived = load(model), load(gradient)
+    interface = read_interface(primal, derived, loss)
+    original = Session(model, threads=1)
+    extended = Session(gradient if isinstance(gradient, (str, os.PathLike)) else derived, threads=1)
+    given = dict(feeds or {})
+    seeds = {name: given.pop(cotangent_name(name), None) for name in interface.outputs if interface.seeded}
+    if not given and any(port.required for port in original.inputs):
+        given = make_up_feeds(original.inputs, original.run, seed)
+    outputs = original.run(given)
+    cotangents = {
+        name: np.asarray(seeds.get(name) if seeds.get(name) is not None else _cotangent(outputs[name], interface, rng))
+        for name in interface.outputs
+    }
+    recorded = derived.metadata_props.get("onnx_cfad.source")
+    other = recorded is not None and recorded != fingerprint(primal)
+    remarks = ("the gradient model says that it was made from another model",) if other else ()
+    return _Subject(primal, interface, original, extended, given, outputs, cotangents, remarks)
+
+
+def _cotangent(output: Array, interface: Interface, rng: np.random.Generator) -> Array:
+    """A random seed, or the 1 of a loss."""
+    values = rng.standard_normal(output.shape) if interface.seeded else np.ones(output.shape)
+    return np.asarray(values).astype(output.dtype)
+
+
+def _wanted(interface: Interface, wrt: Wrt) -> list[str]:
+    """The names to check: those of ``wrt`` that are names, or all."""
+    asked = Options.of(wrt).wrt
+    if not asked:
+        return list(interface.wrt)
+    short = [name.rpartition(":")[2] if name not in interface.wrt else name for name in asked]
+    missing = [name for name in short if name not in interface.wrt]
+    if missing:
+        raise ModelError(f"wrt '{missing[0]}'", f"the gradient model has no such gradient; it has {listed(interface.wrt)}")
+    return short
+
+
+def _checked(
+    subject: _Subject,
+    names: Sequence[str],
+    extent: Extent,
+    rng: np.random.Generator,
+    progress: Progress | None,
+    seed: int,
+) -> Validation:
+    extended = subject.extended_at(subject.feeds)
+    if not all(is_pure(node) for node in subject.primal.graph):
+        rows = tuple(unchecked_row(name, extended[cotangent_name(name)]) for name in names)
+        remarks = (*subject.remarks, "the model draws random numbers: two runs differ, so that nothing can be compared")
+        return Validation(rows, (), "none", remarks, seed)
+    primal = tuple(primal_row(name, extended[name], value) for name, value in subject.outputs.items())
+    opened, inputs, values = _opened(subject.primal, names)
+    evaluator = choose_evaluator(opened, {**subject.feeds, **values}, subject.outputs, threads=1)
+    rows: dict[str, Row] = {}
+    pending = list(names)
+    for point in _points(subject, extended, values, rng):
+        for name in pending:
+            gradient = np.asarray(point.outputs[cotangent_name(name)])
+            row = check_row(name, inputs[name], gradient, point, subject.cotangents, evaluator, extent, rng)
+            if name not in rows or not _is_open(row):
+                rows[name] = row
+            if progress is not None:
+                progress(len(rows), len(names), name)
+        pending = [name for name in pending if _is_open(rows[name])]
+        if not pending:
+            break
+    remarks = (*subject.remarks, *(f"not {remark}" for remark in evaluator.remarks))
+    return Validation(tuple(rows[name] for name in names), primal, evaluator.name, remarks, seed)
+
+
+def _is_open(row: Row) -> bool:
+    return row.verdict not in (Outcome.HOLDS, Outcome.WRONG)
+
+
+def _opened(primal: ir.Model, names: Sequence[str]) -> tuple[ir.Model, dict[str, str], dict[str, Array]]:
+    """The primal with the wanted weights as inputs: the input for each name, and the values of the weights."""
+    own = {value.name for value in primal.graph.inputs if value.name}
+    weights = [name for name in names if name not in own]
+    model = primal.clone()
+    if any(len(find_weights(model, name)) != 1 for name in weights):
+        model = normalise(model)  # a name that several scopes use is unique there, and is what the gradient calls it
+    inputs, values = weights_as_inputs(model, weights)
+    return model, {**{name: name for name in names}, **inputs}, values
+
+
+def _points(
+    subject: _Subject, extended: Mapping[str, Any], weights: Mapping[str, Array], rng: np.random.Generator
+) -> Iterator[Point]:
+    """The point that was asked for, then others near it where the models run."""
+    yield Point({**subject.feeds, **weights}, extended, moved=False)
+    for _ in range(_MOVES):
+        feeds = {name: _moved(value, rng) for name, value in subject.feeds.items()}
+        try:
+            outputs = subject.extended_at(feeds)
+        except TargetError:
+            continue
+        yield Point({**feeds, **weights}, outputs, moved=True)
+
+
+def _moved(value: Any, rng: np.random.Generator) -> Any:
+    array = np.asarray(value)
+    if isinstance(value, list) or array.dtype.kind != "f" or array.size == 0:
+        return value
+    size = float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) or 1.0
+    return np.asarray(array + _MOVE * size * rng.standard_normal(array.shape)).astype(array.dtype)
