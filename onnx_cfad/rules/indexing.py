@@ -17,14 +17,19 @@ nondifferentiable("NonMaxSuppression", reason="its output is the indices of boxe
 
 @vjp("Gather")
 def gather(ct: Expr, y: Expr, x: Expr, indices: Expr, *, axis: int) -> tuple[Cotangent, None]:
+    return _gathered(ct, x, indices, axis), None
+
+
+def _gathered(ct: Expr, x: Expr, indices: Expr, axis: int, *, distinct: bool = False) -> Update:
+    """The cotangent of ``x`` where slices along ``axis`` were read at ``indices``."""
     if not x.has_rank or not indices.has_rank:
-        pick = lambda numbers: op.Gather(numbers, indices, axis=axis)  # noqa: E731
-        return Update(lambda total: unpicked(ct, x, pick, total=total)), None
+        return Update(
+            lambda total: unpicked(ct, x, lambda numbers: op.Gather(numbers, indices, axis=axis), total=total)
+        )
     axis %= x.rank
     if axis == 0 and all(dim == 1 for dim in indices.dims):
-        place = indices.cast(_INT64).unsqueeze([-1])
-        return Update(lambda total: _with_one(total, x, place, ct)), None
-    return Update(lambda total: _with_slices(total, x, indices, ct, axis)), None
+        return Update(lambda total: _with_one(total, x, indices.cast(_INT64).unsqueeze([-1]), ct))
+    return Update(lambda total: _with_slices(total, x, indices, ct, axis, distinct=distinct))
 
 
 def _with_one(total: Expr | None, x: Expr, place: Expr, ct: Expr) -> Expr:
@@ -60,25 +65,27 @@ def gather_elements(ct: Expr, y: Expr, x: Expr, indices: Expr, *, axis: int) -> 
 
 @vjp("GatherND")
 def gather_nd(ct: Expr, y: Expr, x: Expr, indices: Expr, *, batch_dims: int) -> tuple[Cotangent, None]:
-    def add(total: Expr | None) -> Expr:
-        if batch_dims == 0 and indices.has_rank and all(dim == 1 for dim in indices.dims[:-1]):
-            return _with_one(total, x, indices, ct)
-        pick = lambda numbers: op.GatherND(numbers, indices, batch_dims=batch_dims)  # noqa: E731
-        return unpicked(ct, x, pick, total=total)
+    if batch_dims == 0 and indices.has_rank and all(dim == 1 for dim in indices.dims[:-1]):
+        return Update(lambda total: _with_one(total, x, indices, ct)), None
 
-    return Update(add), None
+    def pick(numbers: Expr) -> Expr:
+        return op.GatherND(numbers, indices, batch_dims=batch_dims)
+
+    return Update(lambda total: unpicked(ct, x, pick, total=total)), None
 
 
 @vjp("Compress")
 def compress(ct: Expr, y: Expr, x: Expr, condition: Expr, *, axis: int | None) -> tuple[Cotangent, None]:
-    def add(total: Expr | None) -> Expr:
-        chosen = op.Squeeze(op.NonZero(condition), [0])
-        if axis is None:
-            return flat_scatter_add(total, x, chosen, ct)
-        chosen.value.shape = ir.Shape([None])
-        return _with_slices(total, x, chosen, ct, axis % x.rank, distinct=True)
+    chosen = op.Squeeze(op.NonZero(condition), [0])
+    return _chosen(ct, x, chosen, axis), None
 
-    return Update(add), None
+
+def _chosen(ct: Expr, x: Expr, indices: Expr, axis: int | None) -> Update:
+    """The cotangent of ``x`` where different slices (or elements, without an axis) were read at ``indices``."""
+    indices.value.shape = ir.Shape([None])
+    if axis is None:
+        return Update(lambda total: flat_scatter_add(total, x, indices, ct))
+    return _gathered(ct, x, indices, axis, distinct=True)
 
 
 @vjp("TopK")
@@ -91,18 +98,19 @@ def top_k(ct: tuple[Expr | None, ...], y: tuple[Expr, ...], x: Expr, k: Expr, *,
 
 @vjp("Unique")
 def unique(
-    ct: Expr | tuple[Expr | None, ...], y: Expr | tuple[Expr, ...], x: Expr, *, axis: int | None, sorted: int
+    ct: Expr | tuple[Expr | None, ...],
+    y: Expr | tuple[Expr, ...],
+    x: Expr,
+    *,
+    axis: int | None,
+    sorted: int,
 ) -> Cotangent:
-    """The cotangent goes to the first of equal elements, which ``indices`` names."""
+    """The cotangent goes to the first of equal elements."""
     values = ct[0] if isinstance(ct, tuple) else ct
     if values is None:
         return None
-    int64 = ir.TensorType(_INT64)
-    _, first = op.Unique(x, axis=axis, sorted=sorted, outputs=2, types=[x.type, int64])
-    first.value.shape = ir.Shape([None])
-    if axis is None:
-        return Update(lambda total: flat_scatter_add(total, x, first, values))
-    return Update(lambda total: _with_slices(total, x, first, values, axis % x.rank, distinct=True))
+    _, first = op.Unique(x, axis=axis, sorted=sorted, outputs=2, types=[x.type, ir.TensorType(_INT64)])
+    return _chosen(values, x, first, axis)
 
 
 @vjp("OneHot")
