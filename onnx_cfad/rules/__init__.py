@@ -2,6 +2,7 @@
 
 from onnx_cfad.rules import (
     casts,  # noqa: F401
+    convolution,  # noqa: F401
     elementwise,  # noqa: F401
     generation,  # noqa: F401
     indexing,  # noqa: F401

@@ -1,0 +1,151 @@
+"""Correlation of a signal with a kernel, and its two adjoints, each as one Conv or ConvTranspose.
+
+``y[n, m, i] = sum over c, k of w[m, c, k] * x[n, c, i * stride + k * dilation - begin]`` for each group of channels.
+The adjoint by x spreads y over the signal; the adjoint by w is a correlation of the signal with y in which batch and
+channels, and stride and dilation, change places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from onnx_cfad.adjoint.expr import Expr, concat, op
+from onnx_cfad.rules.windows import Size, Window, size_of, vector
+
+
+def spread(y: Expr, w: Expr, windows: Sequence[Window], *, group: int) -> Expr:
+    """The adjoint of the correlation by its signal: y [N, M, ...], w [M, C / group, ...] to [N, C, signal...].
+
+    One ConvTranspose. Where only the run knows how much of the signal the last place leaves over, the result is made
+    too long and cropped.
+    """
+    pads: list[tuple[int, int]] = []
+    surplus: list[int] = []
+    cropped: dict[int, Size] = {}  # axis to the first element that is kept
+    for axis, window in enumerate(windows):
+        begin = window.begin if isinstance(window.begin, int) else 0
+        if window.slack is not None and isinstance(window.end, int) and begin == window.begin:
+            trailing = window.slack - window.end
+            pads.append((begin, max(-trailing, 0)))
+            surplus.append(max(trailing, 0))
+        else:
+            pads.append((begin, 0))
+            surplus.append(window.stride - 1 if window.longest_slack is None else window.longest_slack)
+            cropped[axis] = 0 if begin == window.begin else window.begin
+    attributes = {
+        "strides": [window.stride for window in windows],
+        "dilations": [window.dilation for window in windows],
+        "pads": [begin for begin, _ in pads] + [end for _, end in pads],
+        "output_padding": surplus if any(surplus) else None,
+    }
+    result = _conv_transpose(y, w, group, attributes)
+    return _crop(result, {axis: (start, windows[axis].signal) for axis, start in cropped.items()})
+
+
+def _conv_transpose(y: Expr, w: Expr, group: int, attributes: Mapping[str, Any]) -> Expr:
+    """ConvTranspose in ``group`` groups.
+
+    A node for each group in float64: only the reference evaluator has a float64 kernel, and onnx 1.23 takes the
+    wrong rows of a grouped weight there.
+    """
+    if group == 1 or y.dtype != ir.DataType.DOUBLE:
+        return op.ConvTranspose(y, w, group=group, **attributes)
+    ys = op.Split(y, axis=1, num_outputs=group, outputs=group)
+    ws = op.Split(w, axis=0, num_outputs=group, outputs=group)
+    parts = [op.ConvTranspose(a, b, group=1, **attributes) for a, b in zip(ys, ws, strict=True)]
+    return concat(parts, axis=1)
+
+
+def correlate(x: Expr, w: Expr, windows: Sequence[Window], *, group: int) -> Expr:
+    """The correlation itself, with exactly ``count`` places: x [N, C, signal...], w [M, C / group, ...]."""
+    x, pads, excess = _aligned(x, windows)
+    strides = [window.stride for window in windows]
+    y = op.Conv(x, w, strides=strides, dilations=[window.dilation for window in windows], pads=pads, group=group)
+    longer = [axis for axis, more in enumerate(excess) if more is None or more >= strides[axis]]
+    return _crop(y, {axis: (0, windows[axis].count) for axis in longer})
+
+
+def correlate_taps(x: Expr, y: Expr, windows: Sequence[Window], *, group: int) -> Expr:
+    """The adjoint of the correlation by its kernel: x [N, C, signal...], y [N, M, count...] to [M, C / group, taps...].
+
+    One Conv over the batch, with y as the kernel: strides are the dilations of the correlation and the other way round.
+    """
+    x, pads, excess = _aligned(x, windows)
+    axes = _axes(windows)
+    dilations = [window.dilation for window in windows]
+    taps = op.Conv(
+        _groups_to_batch(x, len(windows), group),
+        op.Transpose(y, perm=[1, 0, *axes]),
+        strides=dilations,
+        dilations=[window.stride for window in windows],
+        pads=pads,
+        group=group,
+    )
+    longer = [axis for axis, more in enumerate(excess) if more is None or more >= dilations[axis]]
+    return _crop(op.Transpose(taps, perm=[1, 0, *axes]), {axis: (0, windows[axis].kernel) for axis in longer})
+
+
+def _aligned(x: Expr, windows: Sequence[Window]) -> tuple[Expr, list[int], list[int | None]]:
+    """The signal padded so that the last place of the window ends at its end where that is possible.
+
+    Returns:
+        The signal (padded already where only the run knows the padding), the padding that is left to do, and per axis
+        how many elements are left over after the last place.
+    """
+    before: list[Size] = []
+    after: list[Size] = []
+    pads: list[tuple[int, int]] = []
+    excess: list[int | None] = []
+    for window in windows:
+        begin, end = window.begin, window.end
+        if not (isinstance(begin, int) and isinstance(end, int)):
+            before.append(begin)
+            after.append(end)
+            begin = end = 0
+        else:
+            before.append(0)
+            after.append(0)
+        if window.slack is None:
+            pads.append((begin, end))
+            excess.append(window.longest_slack)
+        else:
+            pads.append((begin, max(end - window.slack, 0)))
+            excess.append(max(window.slack - end, 0))
+    if any(not isinstance(size, int) for size in (*before, *after)):
+        x = op.Pad(x, vector([0, 0, *before, 0, 0, *after], x.builder), 0)
+    return x, [begin for begin, _ in pads] + [end for _, end in pads], excess
+
+
+def _axes(windows: Sequence[Window]) -> list[int]:
+    return list(range(2, 2 + len(windows)))
+
+
+def _groups_to_batch(x: Expr, rank: int, group: int) -> Expr:
+    """[N, group * c, ...] to [c, group * N, ...]."""
+    axes = list(range(2, 2 + rank))
+    if group == 1:
+        return op.Transpose(x, perm=[1, 0, *axes])
+    channels = size_of(x, 1)
+    if channels == group:
+        return op.Reshape(op.Transpose(x, perm=[1, 0, *axes]), [1, -1, *([0] * rank)])
+    spatial = [size_of(x, axis) for axis in axes]
+    each = channels // group if isinstance(channels, int) else channels / group
+    parts = op.Reshape(x, vector([0, group, -1, *spatial], x.builder))
+    swapped = op.Transpose(parts, perm=[2, 1, 0, *(axis + 1 for axis in axes)])
+    return op.Reshape(swapped, vector([each, -1, *spatial], x.builder))
+
+
+def _crop(x: Expr, kept: dict[int, tuple[Size, Size]]) -> Expr:
+    """Spatial axes of ``x`` cut to (first element, number of elements)."""
+    if not kept:
+        return x
+    starts = vector([start for start, _ in kept.values()], x.builder)
+    ends = vector([_sum(start, length) for start, length in kept.values()], x.builder)
+    return op.Slice(x, starts, ends, [axis + 2 for axis in kept])
+
+
+def _sum(a: Size, b: Size) -> Size:
+    return b if isinstance(a, int) and a == 0 else a + b

@@ -1,0 +1,131 @@
+"""The rules of convolutions against central differences of the operators in ONNX Runtime."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import onnx_cfad as cfad
+from tests.oracle import FLOAT, assert_vjp, node_model, run_ort, run_reference
+from tests.rules.forms import Case, case, check, each_form
+
+RNG = np.random.default_rng(0)
+SIDES = ("static", "symbolic")
+
+
+def normal(*shape: int) -> np.ndarray[Any, Any]:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def conv(
+    name: str, x: tuple[int, ...], w: tuple[int, ...], *, bias: bool = False, op: str = "Conv", **attributes: Any
+) -> Case:
+    channels = w[0] if op == "Conv" else w[1] * attributes.get("group", 1)
+    inputs = {"x": normal(*x), "w": normal(*w), "b": normal(channels) if bias else None}
+    return case(name, op, inputs, outputs={"y": FLOAT}, forms=SIDES, **attributes)
+
+
+def transposed(name: str, x: tuple[int, ...], w: tuple[int, ...], **attributes: Any) -> Case:
+    return conv(name, x, w, op="ConvTranspose", **attributes)
+
+
+CONV = [
+    conv("1d", (2, 3, 8), (4, 3, 3), bias=True),
+    conv("1d_strided", (2, 3, 9), (4, 3, 2), strides=[3], pads=[1, 0]),
+    conv("1d_leftover", (1, 2, 11), (2, 2, 2), strides=[4], bias=True),
+    conv("1d_leftover_dilated", (1, 2, 11), (2, 2, 2), strides=[4], dilations=[2]),
+    conv("1d_dilated", (2, 2, 9), (3, 2, 3), dilations=[2], pads=[2, 2]),
+    conv("1d_pointwise", (2, 3, 5), (4, 3, 1)),
+    conv("1d_all_padding_unused", (1, 1, 4), (1, 1, 2), strides=[3], pads=[1, 1]),
+    conv("2d", (2, 3, 5, 6), (4, 3, 3, 2), pads=[1, 1, 1, 1], bias=True),
+    conv("2d_kernel_shape", (1, 2, 5, 5), (2, 2, 3, 3), kernel_shape=[3, 3], strides=[2, 2], pads=[0, 1, 1, 0]),
+    conv("2d_mixed", (1, 2, 7, 9), (3, 2, 2, 3), strides=[2, 3], dilations=[3, 1], pads=[1, 0, 2, 1]),
+    conv("2d_grouped", (2, 6, 5, 4), (4, 3, 2, 2), group=2, strides=[2, 1], bias=True),
+    conv("2d_depthwise", (2, 3, 6, 5), (6, 1, 3, 3), group=3, pads=[1, 1, 1, 1], strides=[2, 2]),
+    conv("2d_pointwise_strided", (2, 3, 6, 5), (2, 3, 1, 1), strides=[2, 2]),
+    conv("3d", (1, 2, 4, 5, 4), (2, 2, 2, 3, 2), strides=[1, 2, 2], pads=[0, 1, 0, 1, 1, 0]),
+    conv("3d_grouped", (1, 4, 3, 4, 3), (2, 2, 2, 2, 2), group=2),
+    *(
+        conv(f"{mode}_{side}_{k}_{s}_{d}".lower(), (1, 2, side), (2, 2, k), auto_pad=mode, strides=[s], dilations=[d])
+        for mode, side, (k, s, d) in itertools.product(
+            ("SAME_UPPER", "SAME_LOWER", "VALID"), (7, 8), ((3, 1, 1), (2, 2, 1), (3, 2, 2), (1, 3, 1), (4, 3, 1))
+        )
+        if d == 1 or mode == "VALID"  # ONNX Runtime refuses SAME with dilations
+    ),
+    conv("2d_same", (1, 2, 5, 6), (2, 2, 3, 2), auto_pad="SAME_LOWER", strides=[2, 1]),
+]
+
+TRANSPOSED = [
+    transposed("1d", (2, 3, 5), (3, 4, 3), bias=True),
+    transposed("1d_strided", (2, 3, 4), (3, 2, 3), strides=[2], pads=[1, 0], output_padding=[1], bias=True),
+    transposed("1d_dilated", (2, 2, 4), (2, 3, 3), dilations=[2], strides=[3], pads=[2, 1], output_padding=[2]),
+    transposed("1d_output_shape", (1, 2, 4), (2, 2, 3), strides=[2], output_shape=[8]),
+    transposed("1d_output_shape_odd", (1, 2, 4), (2, 2, 4), strides=[2], output_shape=[7]),
+    transposed("1d_output_shape_upper", (1, 2, 4), (2, 2, 4), strides=[2], output_shape=[7], auto_pad="SAME_UPPER"),
+    transposed("2d_same_upper", (1, 2, 3, 4), (2, 2, 4, 3), strides=[2, 3], auto_pad="SAME_UPPER"),
+    transposed("2d_same_lower", (1, 2, 3, 4), (2, 2, 4, 3), strides=[2, 2], auto_pad="SAME_LOWER"),
+    transposed("2d_grouped", (2, 4, 3, 3), (4, 3, 2, 3), group=2, strides=[2, 2], bias=True),
+    transposed("2d_depthwise", (2, 3, 3, 4), (3, 1, 3, 3), group=3, pads=[1, 1, 1, 1]),
+    transposed("2d_valid", (1, 2, 3, 3), (2, 2, 2, 2), auto_pad="VALID"),
+    transposed("3d", (1, 2, 2, 3, 2), (2, 2, 2, 2, 3), strides=[2, 1, 2], pads=[0, 1, 1, 0, 0, 1]),
+]
+
+
+@each_form(CONV)
+def test_conv(case: Case, form: str) -> None:
+    check(case, form)
+
+
+@each_form(TRANSPOSED)
+def test_conv_transpose(case: Case, form: str) -> None:
+    check(case, form)
+
+
+@pytest.mark.parametrize("case", [*CONV[:3], *CONV[7:13]], ids=lambda case: case.name)
+def test_conv_in_float64(case: Case) -> None:
+    feeds = {name: array.astype(np.float64) for name, array in case.floats.items()}
+    assert_vjp(case.node, feeds, runner="reference")
+
+
+def test_static_shapes_need_one_node_a_cotangent() -> None:
+    emitted = cfad.vjp(
+        node_model(
+            helper.make_node("Conv", ["x", "w"], ["y"], strides=[2, 2], pads=[1] * 4),
+            {"x": normal(1, 2, 6, 6), "w": normal(3, 2, 3, 3)},
+        ),
+        wrt=["x", "w"],
+    ).proto()
+    kinds = [node.op_type for node in emitted.graph.node]
+    assert sorted(kind for kind in kinds if "Conv" in kind) == ["Conv", "Conv", "ConvTranspose"]
+    assert set(kinds) <= {"Conv", "ConvTranspose", "Transpose", "Identity"}
+
+
+def test_batch_of_half_precision() -> None:
+    feeds = {"x": normal(2, 2, 6).astype(np.float16), "w": normal(2, 2, 3).astype(np.float16)}
+    assert_vjp(helper.make_node("Conv", ["x", "w"], ["y"], strides=[2]), feeds)
+
+
+def test_conv_of_a_gradient_is_differentiable() -> None:
+    """d/dw <x_grad, v> by differences of the emitted gradient."""
+    feeds = {"x": normal(1, 2, 7), "w": normal(3, 2, 3)}
+    first = cfad.vjp(
+        node_model(helper.make_node("Conv", ["x", "w"], ["y"], strides=[2], pads=[1, 0]), feeds), wrt=["x"]
+    ).proto()
+    assert_vjp(first, {**feeds, "y_grad": normal(1, 3, 3)}, outputs=["x_grad"], wrt=["w", "y_grad"])
+
+
+def test_reference_agrees_with_runtime_on_groups() -> None:
+    x, w = RNG.standard_normal((2, 6, 7)), RNG.standard_normal((4, 3, 3))
+    node = helper.make_node("Conv", ["x", "w"], ["y"], group=2, strides=[2])
+    seed = RNG.standard_normal((2, 4, 3))
+    wide = cfad.vjp(node_model(node, {"x": x, "w": w}), wrt=["x", "w"]).proto()
+    narrow_feeds = {name: a.astype(np.float32) for name, a in {"x": x, "w": w, "y_grad": seed}.items()}
+    narrow = cfad.vjp(node_model(node, {n: narrow_feeds[n] for n in ("x", "w")}), wrt=["x", "w"]).proto()
+    expected = run_reference(wide, {"x": x, "w": w, "y_grad": seed})
+    found = run_ort(narrow, narrow_feeds)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
