@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import onnx
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.base import Adjoint, Prepared
+from onnx_cfad.adjoint.base import Prepared
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.expr import Builder, Expr, full, zeros_like
@@ -26,6 +26,7 @@ from onnx_cfad.model import fingerprint, normalise, save
 from onnx_cfad.names import Namer, cotangent_name
 from onnx_cfad.options import Options
 from onnx_cfad.plan.choose import choose_adjoints
+from onnx_cfad.plan.plan import Plan, written
 from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.selection import Selection, select
 
@@ -38,6 +39,8 @@ class SiteReport:
     kind: str
     trips: str
     adjoint: str
+    bytes: int | None = None
+    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Gradient:
     """
 
     model: ir.Model
-    plan: Mapping[str, Adjoint]
+    plan: Plan
     report: Report
 
     def proto(self) -> onnx.ModelProto:
@@ -118,7 +121,7 @@ def _activity(model: ir.Model, selection: Selection) -> Activity:
     return find_activity(model.graph, selection.wrt, selection.outputs, passes_derivative, selection.stopped)
 
 
-def _prepare(model: ir.Model, types: Types, sites: ControlFlowGraph, adjoints: Mapping[str, Adjoint]) -> Prepared:
+def _prepare(model: ir.Model, types: Types, sites: ControlFlowGraph, adjoints: Plan) -> Prepared:
     """Rewrites every site for its adjoint, inner ones first."""
     builder = Builder(Namer.of_model(model), model.opset_imports[""])
     prepared = [adjoints[s.path].prepare(s.node, types, builder) for s in reversed(sites.sites()) if s.path in adjoints]
@@ -185,22 +188,22 @@ def _named_output(graph: ir.Graph, value: ir.Value, result: Expr) -> ir.Value:
     return output
 
 
-def _record(model: ir.Model, options: Options, adjoints: Mapping[str, Adjoint], origin: str) -> None:
+def _record(model: ir.Model, options: Options, plan: Plan, origin: str) -> None:
     """Writes into the model what is needed to make it again."""
     from onnx_cfad import __version__  # noqa: PLC0415 - the package imports this module
 
     model.metadata_props["onnx_cfad.version"] = __version__
     model.metadata_props["onnx_cfad.options"] = json.dumps(dataclasses.asdict(options), sort_keys=True)
-    model.metadata_props["onnx_cfad.plan"] = json.dumps({path: repr(a) for path, a in adjoints.items()}, sort_keys=True)
+    model.metadata_props["onnx_cfad.plan"] = plan.to_json()
     model.metadata_props["onnx_cfad.source"] = origin
 
 
-def _site_reports(sites: ControlFlowGraph, adjoints: Mapping[str, Adjoint]) -> tuple[SiteReport, ...]:
+def _site_reports(sites: ControlFlowGraph, adjoints: Plan) -> tuple[SiteReport, ...]:
     found: list[SiteReport] = []
     for site in sites.sites():
         trips = str(trip_count(loop_site(site.node))) if is_loop(site.node) else ""
         if is_loop(site.node) or is_branch(site.node):
-            found.append(SiteReport(site.path, site.node.op_type, trips, type(adjoints[site.path]).__name__))
+            found.append(SiteReport(site.path, site.node.op_type, trips, written(adjoints[site.path]), adjoints.decisions[site.path].bytes, adjoints.decisions[site.path].reason))
     return tuple(found)
 
 

@@ -30,8 +30,12 @@ class Options:
         loss: Name of a scalar output whose cotangent is fixed to 1, instead of ``outputs`` and seeds.
         stop_gradient: Names of values that count as constants.
         plan: "auto", or the one adjoint for all loops: "taped" or "checkpointed".
+        plan_text: A plan as JSON; what it does not decide is automatic.
+        sites: Decisions for single sites, each ``path=adjoint``.
         segment: Iterations in a segment of a checkpointed loop; None for the best length.
-        levels: Levels of a checkpointed loop.
+        levels: Levels of a checkpointed loop; None for the best number.
+        memory: Bytes that tapes may take, for the automatic choice.
+        trips: Trip count to assume where the model does not fix one, for the automatic choice.
     """
 
     wrt: tuple[str, ...] | None = None
@@ -40,8 +44,12 @@ class Options:
     loss: str | None = None
     stop_gradient: tuple[str, ...] = ()
     plan: str = "auto"
+    plan_text: str | None = None
+    sites: tuple[str, ...] = ()
     segment: int | None = None
-    levels: int = 2
+    levels: int | None = None
+    memory: int = 256 << 20
+    trips: int = 1000
 
     @classmethod
     def of(

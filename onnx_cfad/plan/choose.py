@@ -1,22 +1,145 @@
-"""The automatic choice: how each control-flow site is run backwards. Every such decision is made in this file."""
+"""The automatic choice: how each control-flow site is run backwards. Every such decision is made in this file.
+
+Policy: keep everything while the tapes fit the memory that was given, else checkpoint the loop with the largest tape,
+then the next one. A branch is run backwards by its recorded predicate.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from onnx_cfad.adjoint.base import Adjoint
 from onnx_cfad.adjoint.checkpointed import Checkpointed
 from onnx_cfad.adjoint.routed import Routed
 from onnx_cfad.adjoint.taped import Taped
-from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop
+from onnx_cfad.errors import PlanError
+from onnx_cfad.graph.cost import LoopCost, loop_cost
+from onnx_cfad.graph.regions import ControlFlowGraph, Site, is_branch, is_loop, loop_site
+from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.options import Options
+from onnx_cfad.plan.plan import Decision, Plan, adjoint_from, plan_from_json
+from onnx_cfad.plan.schedule import Schedule, best_segment
+
+_LARGE_CARRY = 1 << 20  # bytes: from here a third level pays
+_LONG = 100_000  # iterations
 
 
-def choose_adjoints(sites: ControlFlowGraph, options: Options) -> dict[str, Adjoint]:
-    """The adjoint of every Loop, Scan and If, by path."""
-    found: dict[str, Adjoint] = {}
-    for site in sites.sites():
-        if is_branch(site.node):
-            found[site.path] = Routed()
-        elif is_loop(site.node):
-            checkpointed = options.plan == "checkpointed"
-            found[site.path] = Checkpointed(options.segment or 16, options.levels) if checkpointed else Taped()
+def choose_adjoints(sites: ControlFlowGraph, options: Options) -> Plan:
+    """The adjoint of every Loop, Scan and If: automatic, one kind for all loops, a plan file, or site by site.
+
+    Raises:
+        PlanError: A site that was named does not exist, or cannot be run backwards as asked.
+    """
+    asked = _asked(sites, options)
+    budget = options.memory
+    decisions: dict[str, Decision] = {}
+    tops = sorted(_outermost(sites), key=lambda site: -_full_tape(site, options))
+    total = sum(_full_tape(site, options) for site in tops)
+    for top in tops:
+        full = _full_tape(top, options)
+        fits = total <= budget
+        _decide(top, options, asked, decisions, budget=full if fits else max(budget // max(len(tops), 1), 1))
+        total -= 0 if fits else full
+    ordered = {site.path: decisions.get(site.path) or _branch(site, asked) for site in sites.sites() if _known(site)}
+    return Plan(ordered)
+
+
+def _known(site: Site) -> bool:
+    return is_loop(site.node) or is_branch(site.node)
+
+
+def _asked(sites: ControlFlowGraph, options: Options) -> dict[str, Adjoint]:
+    """What the user said about single sites."""
+    asked = plan_from_json(options.plan_text) if options.plan_text is not None else {}
+    for entry in options.sites:
+        path, _, text = entry.partition("=")
+        asked[path] = adjoint_from(text)
+    known = {site.path: site for site in sites.sites()}
+    for path, adjoint in asked.items():
+        if path not in known:
+            listed = ", ".join(known) or "none"
+            raise PlanError(f"site '{path}'", f"the model has no such control-flow site; it has {listed}", "See `inspect`.")
+        if is_branch(known[path].node) != isinstance(adjoint, Routed):
+            kind = known[path].node.op_type
+            raise PlanError(f"site '{path}'", f"{type(adjoint).__name__.lower()} is not for {kind}", "See `plan`.")
+    return asked
+
+
+def _outermost(sites: ControlFlowGraph) -> list[Site]:
+    """The loops that are in no other loop."""
+    found: list[Site] = []
+    pending = list(sites.root.sites)
+    while pending:
+        site = pending.pop(0)
+        if is_loop(site.node):
+            found.append(site)
+        else:
+            pending += [inner for region in site.regions for inner in region.sites]
     return found
+
+
+def _full_tape(site: Site, options: Options) -> int:
+    cost = loop_cost(site.node, options.trips)
+    return cost.trips * cost.iteration
+
+
+def _decide(
+    site: Site, options: Options, asked: Mapping[str, Adjoint], decisions: dict[str, Decision], budget: int
+) -> None:
+    """Decides for a loop and the loops inside it, within ``budget`` bytes."""
+    cost = loop_cost(site.node, options.trips)
+    decision = _loop(site, cost, options, asked.get(site.path), budget)
+    decisions[site.path] = decision
+    adjoint = decision.adjoint
+    held = adjoint.segment if isinstance(adjoint, Checkpointed) else max(cost.trips, 1)
+    for inner in (s for region in site.regions for s in _loops_in(region.sites)):
+        _decide(inner, options, asked, decisions, max(budget // max(held, 1), 1))
+
+
+def _loops_in(sites: tuple[Site, ...]) -> list[Site]:
+    found: list[Site] = []
+    for site in sites:
+        found += [site] if is_loop(site.node) else [s for region in site.regions for s in _loops_in(region.sites)]
+    return found
+
+
+def _loop(site: Site, cost: LoopCost, options: Options, asked: Adjoint | None, budget: int) -> Decision:
+    full = cost.trips * cost.iteration
+    number = f"{cost.trips:,} trips" + (" assumed" if cost.assumed else "")
+    if asked is not None:
+        return Decision(asked, _bytes(asked, cost), "as asked")
+    if options.plan == "taped" or (options.plan == "auto" and full <= budget):
+        why = "as asked" if options.plan == "taped" else f"the full tape fits: {number}"
+        return Decision(Taped(), full, why)
+    if options.plan == "auto" and _uncuttable(site):
+        return Decision(Taped(), full, "a Scan of unknown length or without a fitting divisor cannot be cut")
+    adjoint = _checkpointed(site, cost, options)
+    reason = "as asked" if options.plan == "checkpointed" else f"the full tape takes {full:,} bytes ({number})"
+    return Decision(adjoint, _bytes(adjoint, cost), reason)
+
+
+def _uncuttable(site: Site) -> bool:
+    loop = loop_site(site.node)
+    count = trip_count(loop).static
+    if not loop.is_scan:
+        return False
+    return count is None or count % best_segment(count, 1, 6, divides=True) != 0
+
+
+def _checkpointed(site: Site, cost: LoopCost, options: Options) -> Checkpointed:
+    deep = options.levels is None and cost.carry >= _LARGE_CARRY and cost.trips >= _LONG
+    levels = options.levels or (3 if deep else 2)
+    if options.segment is not None:
+        return Checkpointed(options.segment, levels)
+    fixed = trip_count(loop_site(site.node)).static is not None
+    return Checkpointed(best_segment(cost.trips, cost.carry, cost.iteration, divides=fixed, levels=levels), levels)
+
+
+def _bytes(adjoint: Adjoint, cost: LoopCost) -> int:
+    if isinstance(adjoint, Checkpointed):
+        return Schedule(cost.trips, adjoint.segment, adjoint.levels).peak_bytes(cost.carry, cost.iteration)
+    return cost.trips * cost.iteration
+
+
+def _branch(site: Site, asked: Mapping[str, Adjoint]) -> Decision:
+    return Decision(asked.get(site.path, Routed()), None, "by the recorded predicate")

@@ -1,0 +1,73 @@
+"""Bytes per iteration of loops: what a carry holds, and what a full tape of an iteration may hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_cfad.graph.activity import carries_derivative
+from onnx_cfad.graph.regions import LoopSite, branch_site, is_branch, is_loop, loop_site
+from onnx_cfad.graph.trips import trip_count
+
+SYMBOLIC_DIM = 64  # elements assumed along a dimension that only the run knows
+
+_COPIES = frozenset(
+    ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast", "Constant", "ConstantOfShape", "Shape")
+    + ("Gather", "Slice", "Concat", "Split", "Expand", "Add", "Sub", "Neg", "Sum", "Size", "Range")
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopCost:
+    """The sizes that a plan weighs.
+
+    Attributes:
+        trips: Iterations, known or assumed.
+        assumed: The trip count is an assumption.
+        carry: Bytes of the floating-point carries.
+        iteration: Bytes that a full tape keeps of one iteration, loops inside included (an upper estimate).
+    """
+
+    trips: int
+    assumed: bool
+    carry: int
+    iteration: int
+
+
+def loop_cost(node: ir.Node, assumed_trips: int) -> LoopCost:
+    """The cost of the loop ``node``, where unknown trip counts count as ``assumed_trips``."""
+    site = loop_site(node)
+    trips, assumed = _trips(site, assumed_trips)
+    carry = sum(bytes_of(c.entry) for c in site.carries if carries_derivative(c.entry))
+    return LoopCost(trips, assumed, carry, carry + _tape_bytes(site.body, assumed_trips))
+
+
+def bytes_of(value: ir.Value) -> int:
+    """Bytes of a tensor, with ``SYMBOLIC_DIM`` for each dimension that is not a number; 0 where the rank is unknown."""
+    if value.shape is None or value.dtype is None:
+        return 0
+    count = int(np.prod([d if isinstance(d, int) else SYMBOLIC_DIM for d in value.shape.dims], dtype=np.int64))
+    return int(np.ceil(count * value.dtype.itemsize))
+
+
+def _trips(site: LoopSite, assumed: int) -> tuple[int, bool]:
+    count = trip_count(site)
+    if count.static is not None:
+        return count.static, False
+    return (min(count.bound, assumed) if count.bound is not None else assumed), True
+
+
+def _tape_bytes(nodes: Iterable[ir.Node], assumed_trips: int) -> int:
+    total = 0
+    for node in nodes:
+        if is_loop(node):
+            inner = loop_cost(node, assumed_trips)
+            total += inner.trips * inner.iteration
+        elif is_branch(node):
+            total += max(_tape_bytes(branch, assumed_trips) for branch in branch_site(node).branches)
+        elif node.op_type not in _COPIES:
+            total += sum(bytes_of(output) for output in node.outputs if carries_derivative(output))
+    return total

@@ -1,0 +1,100 @@
+"""A plan: how every control-flow site is run backwards, what that is expected to cost, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+from onnx_cfad.adjoint.base import Adjoint
+from onnx_cfad.adjoint.checkpointed import Checkpointed
+from onnx_cfad.adjoint.routed import Routed
+from onnx_cfad.adjoint.taped import Taped
+from onnx_cfad.errors import PlanError
+
+_KINDS: dict[str, type[Adjoint]] = {"taped": Taped, "checkpointed": Checkpointed, "routed": Routed}
+_WRITTEN = re.compile(r"(?P<kind>[a-z]+)(\((?P<settings>[^)]*)\))?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """The adjoint of one site.
+
+    Attributes:
+        adjoint: How it is run backwards.
+        bytes: Tape bytes expected at the worst moment; None where nothing is taped.
+        reason: Why.
+    """
+
+    adjoint: Adjoint
+    bytes: int | None
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Decisions by site path. It can be printed, written as JSON, edited by hand and given back."""
+
+    decisions: Mapping[str, Decision]
+
+    def __getitem__(self, path: str) -> Adjoint:
+        return self.decisions[path].adjoint
+
+    def __contains__(self, path: str) -> bool:
+        return path in self.decisions
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.decisions)
+
+    def __str__(self) -> str:
+        lines = [f"{path}: {written(d.adjoint)} ({d.reason})" for path, d in self.decisions.items()]
+        return "\n".join(lines) or "no control flow"
+
+    def to_json(self) -> str:
+        """The plan as JSON text, sites in model order."""
+        sites = {
+            path: {"adjoint": written(d.adjoint), "bytes": d.bytes, "reason": d.reason}
+            for path, d in self.decisions.items()
+        }
+        return json.dumps({"version": 1, "sites": sites}, indent=2)
+
+
+def plan_from_json(text: str) -> dict[str, Adjoint]:
+    """The adjoints by path in a plan written by ``Plan.to_json`` (and maybe edited).
+
+    Raises:
+        PlanError: The text is not a plan.
+    """
+    try:
+        sites = json.loads(text)["sites"]
+        return {path: adjoint_from(str(entry["adjoint"])) for path, entry in sites.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PlanError(
+            "plan", f"expected the JSON that `onnx-cfad plan` writes, found something else ({error})", "Write it anew."
+        ) from error
+
+
+def written(adjoint: Adjoint) -> str:
+    """An adjoint as a user writes it, such as ``checkpointed(segment=25,levels=2)``."""
+    kind = type(adjoint).__name__.lower()
+    settings = [f"{f.name}={getattr(adjoint, f.name)}" for f in dataclasses.fields(adjoint)]  # pyright: ignore
+    return f"{kind}({','.join(settings)})" if settings else kind
+
+
+def adjoint_from(text: str) -> Adjoint:
+    """The adjoint that ``written`` writes as ``text``.
+
+    Raises:
+        PlanError: There is no such adjoint, or it has no such setting.
+    """
+    match = _WRITTEN.fullmatch(text.replace(" ", "").lower())
+    kind = _KINDS.get(match["kind"]) if match else None
+    if match is None or kind is None:
+        raise PlanError(f"adjoint '{text}'", f"expected one of {', '.join(_KINDS)}", "For example checkpointed(segment=25).")
+    settings = [part.partition("=") for part in (match["settings"] or "").split(",") if part]
+    try:
+        return kind(**{name: int(value) for name, _, value in settings})
+    except (TypeError, ValueError) as error:
+        fields = ", ".join(f.name for f in dataclasses.fields(kind)) or "none"  # pyright: ignore
+        raise PlanError(f"adjoint '{text}'", f"its settings are whole numbers: {fields}", "For example segment=25.") from error
