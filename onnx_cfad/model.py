@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
-from collections.abc import Generator
 from pathlib import Path
 from typing import Protocol, TypeAlias, Union
 
@@ -18,7 +15,7 @@ from onnx_cfad import weights
 from onnx_cfad.errors import ModelError
 from onnx_cfad.functions import inline_functions, root_message
 from onnx_cfad.opsets import convert_opset, stamp_versions
-from onnx_cfad.saving import fingerprint, save
+from onnx_cfad.saving import fingerprint, quiet_serde, save
 from onnx_cfad.scopes import MAX_DEPTH, check_definitions, check_depth, check_sites, make_names_unique
 
 __all__ = ["Source", "fingerprint", "load", "normalise", "save"]
@@ -37,6 +34,7 @@ Source: TypeAlias = Union[str, "os.PathLike[str]", onnx.ModelProto, ir.Model, Pr
 """Where a model can come from."""
 
 _MAX_FILE_BYTES = 2**31
+_DATA_TYPES = frozenset(int(dtype) for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED)
 _MAX_NODES = 1_000_000
 _OLDEST_IR_WITH_DEFAULTS = 4
 """Before this IR version an initializer had to be a graph input too, without being one for the caller."""
@@ -120,7 +118,7 @@ def _deserialize(proto: onnx.ModelProto, where: str) -> ir.Model:
         name = proto.graph.sparse_initializer[0].values.name
         raise ModelError(where, f"initializer '{name}' is sparse, which is not supported", "Make it dense.")
     try:
-        with _quiet_deserializer():
+        with quiet_serde():
             model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, NotImplementedError) as error:
         raise ModelError(where, f"is not a valid model: {root_message(error)}", "Export it again.") from error
@@ -137,17 +135,6 @@ def _check_proto_depth(proto: onnx.ModelProto) -> None:
         for attribute in node.attribute:
             graphs = (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs
             pending.extend((inner, depth + 1) for graph in graphs for inner in graph.node)
-
-
-@contextlib.contextmanager
-def _quiet_deserializer() -> Generator[None]:
-    """onnx_ir logs what it finds wrong with a model; we check for the same afterwards and raise."""
-    logger = logging.getLogger("onnx_ir.serde")
-    disabled, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = disabled
 
 
 def _check(model: ir.Model) -> None:
@@ -168,6 +155,8 @@ def _check_content(tensor: ir.TensorProtocol) -> None:
     if not isinstance(tensor, TensorProtoTensor):
         return
     proto = tensor.raw
+    if proto.data_type not in _DATA_TYPES:
+        raise ModelError(f"tensor {tensor.name!r}", f"its element type {proto.data_type} does not exist")
     if proto.HasField("raw_data"):
         found, wanted, unit = len(proto.raw_data), tensor.nbytes, "bytes"
     else:
@@ -177,7 +166,7 @@ def _check_content(tensor: ir.TensorProtocol) -> None:
         wanted = wanted * per_element if tensor.dtype.bitwidth >= 8 else found
     if any(dimension < 0 for dimension in proto.dims) or found != wanted:
         raise ModelError(
-            f"tensor '{tensor.name}'", f"it holds {found} {unit}, its shape {list(proto.dims)} needs {wanted}"
+            f"tensor {tensor.name!r}", f"it holds {found} {unit}, its shape {list(proto.dims)} needs {wanted}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import secrets
 from collections.abc import Generator
@@ -15,6 +16,7 @@ import onnx_ir as ir
 
 from onnx_cfad import weights
 from onnx_cfad.errors import ModelError
+from onnx_cfad.functions import root_message
 
 MAX_FILE_BYTES = 2**31 - 2**24
 """A protobuf file cannot pass 2 GiB; a little room is left for the graph itself."""
@@ -103,8 +105,23 @@ def _to_move(model: ir.Model, folder: Path) -> list[weights.Slot]:
     ]
 
 
+@contextlib.contextmanager
+def quiet_serde() -> Generator[None]:
+    """onnx_ir logs what it finds odd about a model; what matters is checked here, and raised."""
+    logger = logging.getLogger("onnx_ir.serde")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
+
+
 def _serialize(model: ir.Model) -> bytes:
-    return ir.to_proto(model).SerializeToString(deterministic=True)
+    try:
+        with quiet_serde():
+            return ir.to_proto(model).SerializeToString(deterministic=True)
+    except ir.serde.SerdeError as error:
+        raise ModelError("model", f"cannot be written: {root_message(error)}", "Export it again.") from error
 
 
 @contextlib.contextmanager

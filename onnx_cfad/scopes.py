@@ -116,22 +116,25 @@ def _definitions(graph: ir.Graph, path: str) -> frozenset[ir.Value]:
     """What a graph defines; no name twice."""
     names: set[str] = set()
     values = _values_of(graph)
+    for text in (*(v.name for v in values), *(t for node in graph for t in (node.name, node.op_type, node.domain))):
+        if text is not None and not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ModelError(path, f"the name {text[:40]!r} is not valid UTF-8")
     for value in values:
         if value.name in names:
-            raise ModelError(path, f"'{value.name}' is defined twice in one scope", "Give each value its own name.")
+            raise ModelError(path, f"{value.name!r} is defined twice in one scope", "Give each value its own name.")
         names.add(value.name or "")
         names.discard("")
     for value in graph.initializers.values():
         if value.const_value is None:
-            raise ModelError(path, f"initializer '{value.name}' has no value")
+            raise ModelError(path, f"initializer {value.name!r} has no value")
     return frozenset(values)
 
 
 def _check_node(scope: _Scope, node: ir.Node) -> None:
-    place = f"{scope.path}/{node.op_type}" + (f" '{node.name}'" if node.name else "")
+    place = f"{scope.path}/{node.op_type}" + (f" {node.name!r}" if node.name else "")
     for value in node.inputs:
         if value is not None and not scope.sees(value):
-            what = f"input '{value.name}' is defined nowhere in this scope or around it"
+            what = f"input {value.name!r} is defined nowhere in this scope or around it"
             raise ModelError(place, what, "Export the model again, or define the value.")
     for name, attribute in node.attributes.items():
         if attribute.is_ref() and not scope.in_function:
@@ -145,10 +148,10 @@ def _check_output(scope: _Scope, output: ir.Value) -> None:
     if scope.around is not None and (scope.around.sees(output) or scope.around.sees_name(output.name)):
         raise ModelError(
             scope.path,
-            f"output '{output.name}' is a name of an outer scope, and nothing in this subgraph produces it",
+            f"output {output.name!r} is a name of an outer scope, and nothing in this subgraph produces it",
             "A subgraph must make its outputs: pass the value through an Identity node.",
         )
-    raise ModelError(scope.path, f"output '{output.name}' is produced by nothing", "Export the model again.")
+    raise ModelError(scope.path, f"output {output.name!r} is produced by nothing", "Export the model again.")
 
 
 def _read_by(node: ir.Node) -> Iterator[ir.Value]:
@@ -221,7 +224,7 @@ def check_sites(graph: ir.Graph, where: str) -> None:
     for node in graph.all_nodes():
         if node.domain not in ("", "ai.onnx") or node.op_type not in _BODIES:
             continue
-        place = f"{where}/{node.op_type}" + (f" '{node.name}'" if node.name else "")
+        place = f"{where}/{node.op_type}" + (f" {node.name!r}" if node.name else "")
         bodies = dict(subgraphs_of(node))
         for name in _BODIES[node.op_type]:
             if name not in bodies:

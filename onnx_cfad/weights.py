@@ -57,7 +57,8 @@ def _initializer_setter(value: ir.Value) -> Callable[[ir.TensorProtocol], None]:
 def _attribute_slots(node: ir.Node) -> Iterator[Slot]:
     for name, attribute in list(node.attributes.items()):
         if not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR:
-            yield Slot(attribute.as_tensor(), _attribute_setter(node, name))
+            # as_tensor() would ask for the element type, which an invalid tensor does not have
+            yield Slot(attribute.value, _attribute_setter(node, name))
 
 
 def _attribute_setter(node: ir.Node, name: str) -> Callable[[ir.TensorProtocol], None]:
@@ -84,7 +85,7 @@ def adopt_folder(model: ir.Model, folder: Path) -> None:
 
 def _size_inside(folder: Path, tensor: ir.ExternalTensor) -> int:
     """The size of a tensor's file in bytes; the file must lie in ``folder``, links followed."""
-    where = f"tensor '{tensor.name}'"
+    where = f"tensor {tensor.name!r}"
     location = str(tensor.location)
     path = folder / location
     if not location or Path(location).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
@@ -99,15 +100,17 @@ def _size_inside(folder: Path, tensor: ir.ExternalTensor) -> int:
 
 
 def _check_extent(tensor: ir.ExternalTensor, size: int) -> None:
+    if tensor.dtype == ir.DataType.UNDEFINED:
+        raise ModelError(f"tensor {tensor.name!r}", "it has no element type")
     offset = tensor.offset or 0
     length = tensor.nbytes if tensor.length is None else tensor.length
     if any(not isinstance(d, int) or d < 0 for d in tensor.shape) or length != tensor.nbytes:
         raise ModelError(
-            f"tensor '{tensor.name}'", f"it has {length} bytes of external data, its shape needs {tensor.nbytes}"
+            f"tensor {tensor.name!r}", f"it has {length} bytes of external data, its shape needs {tensor.nbytes}"
         )
     if offset < 0 or offset + length > size:
         raise ModelError(
-            f"tensor '{tensor.name}'",
+            f"tensor {tensor.name!r}",
             f"bytes {offset} to {offset + length} of '{tensor.location}' are asked for, which has {size}",
             "The file is cut short, or belongs to another model.",
         )

@@ -14,7 +14,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from onnx_cfad.errors import ModelError
-from onnx_cfad.model import load, normalise
+from onnx_cfad.model import fingerprint, load, normalise, save
 from tests.oracle import run_ort
 
 SIMPLE = """
@@ -269,3 +269,23 @@ def test_sparse_initializer_is_refused_by_name() -> None:
     sparse.values.CopyFrom(numpy_helper.from_array(np.array([1], np.float32), "sparse_w"))
     with pytest.raises(ModelError, match="initializer 'sparse_w' is sparse"):
         load(model)
+
+
+def test_damaged_bytes_are_an_error_or_a_model(tmp_path: pathlib.Path) -> None:
+    """Whatever a byte becomes, nothing but our own error comes out."""
+    content = onnx.parser.parse_model(SHADOWED).SerializeToString()
+    random = np.random.default_rng(0)
+    outcomes: set[bool] = set()
+    for _ in range(500):
+        damaged = bytearray(content)
+        for position in random.integers(len(damaged), size=random.integers(1, 4)):
+            damaged[position] = random.integers(256)
+        (tmp_path / "m.onnx").write_bytes(damaged)
+        try:
+            model = normalise(load(tmp_path / "m.onnx"))
+            fingerprint(model)
+            save(model, tmp_path / "out.onnx")
+            outcomes.add(True)
+        except ModelError:
+            outcomes.add(False)
+    assert outcomes == {True, False}
