@@ -158,6 +158,8 @@ class Builder:
         return Expr(value, self)
 
     def _operands(self, inputs: Sequence[Operand]) -> list[ir.Value | None]:
+        while inputs and inputs[-1] is None:
+            inputs = inputs[:-1]  # ONNX's inference takes an empty last input of SplitToSequence for a present one
         given = [x for x in inputs if isinstance(x, Expr)]
         kind = next((x.dtype for x in given if x.is_tensor and x.dtype.is_floating_point()), None)
         kind = kind or next((x.dtype for x in given if x.is_tensor and x.dtype != ir.DataType.BOOL), None)
