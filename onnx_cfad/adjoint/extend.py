@@ -43,7 +43,7 @@ def extend_loop(
         site.body.inputs.append(carry.entry)
         site.body.outputs.insert(1 + position + offset, _returned(site.body, carry.exit, namer))
     for element in elements:
-        site.body.outputs.append(_returned(site.body, element, namer))
+        site.body.outputs.append(_returned(site.body, element, namer, copy=site.is_scan))
     inputs = [*node.inputs, *([None] * (2 - len(node.inputs)) if carries else ()), *(c.initial for c in carries)]
     count = len(node.outputs) + len(carries) + len(elements)
     new = ir.Node(
@@ -84,19 +84,21 @@ def extend_branch(node: ir.Node, branch: ir.Graph, value: ir.Value, namer: Namer
     return output
 
 
-def _returned(graph: ir.Graph, value: ir.Value, namer: Namer) -> ir.Value:
+def _returned(graph: ir.Graph, value: ir.Value, namer: Namer, *, copy: bool = False) -> ir.Value:
     """``value`` as a further output of ``graph``: through an Identity where it is returned already or made elsewhere.
 
-    ONNX Runtime 1.32 gives silent zeros for a Scan body that returns its own input, or one value twice.
+    ONNX Runtime 1.32 gives silent zeros for a Scan body that returns its own input, or one value twice. And it lets
+    the operator that makes a stacked Scan output write into the unaligned slice of the whole, where vectorised
+    functions round differently: ``copy`` keeps the primal value as it was.
     """
     node = value.producer()
-    if node is not None and node.graph is graph and value not in graph.outputs:
+    if not copy and node is not None and node.graph is graph and value not in graph.outputs:
         return value
-    copy = ir.Node("", "Identity", [value], name=namer.fresh("grad/Identity"))
-    copy.outputs[0].name, copy.outputs[0].type = namer.fresh(f"{value.name}.copy"), value.type
-    copy.outputs[0].shape = value.shape
-    graph.append(copy)
-    return copy.outputs[0]
+    identity = ir.Node("", "Identity", [value], name=namer.fresh("grad/Identity"))
+    identity.outputs[0].name, identity.outputs[0].type = namer.fresh(f"{value.name}.copy"), value.type
+    identity.outputs[0].shape = value.shape
+    graph.append(identity)
+    return identity.outputs[0]
 
 
 def _placeholder(graph: ir.Graph, like: ir.Value, namer: Namer) -> ir.Value:

@@ -10,6 +10,7 @@ from onnx_cfad.adjoint.extend import NewCarry, counting_carry, extend_loop, sequ
 from onnx_cfad.adjoint.residuals import Keeper
 from onnx_cfad.adjoint.reverse_loop import ReverseLoop, Sliced
 from onnx_cfad.adjoint.sweep import Sweep
+from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.regions import LoopSite, loop_site
 from onnx_cfad.graph.trips import TripCount
 from onnx_cfad.rewriters.scan_form import loop_to_scan
@@ -149,9 +150,9 @@ class LoopKeeper(Keeper):
         return not self.carries_only or self.is_carry_entry(value) or value.dtype in (ir.DataType.BOOL, ir.DataType.INT64)
 
     def _can_be_scan(self) -> bool:
-        return not self.site.is_scan and all(
-            isinstance(c.entry.type, ir.TensorType) and self.uniform(c.entry) for c in self.site.carries
-        )
+        """Whether the forward loop may become a Scan; not where it stacks floats of its own (see ``extend_loop``)."""
+        keeps_shape = all(isinstance(c.entry.type, ir.TensorType) and self.uniform(c.entry) for c in self.site.carries)
+        return not self.site.is_scan and keeps_shape and not any(carries_derivative(o.element) for o in self.site.outputs)
 
     def _tape(self, value: ir.Value) -> ir.Value:
         if value not in self._stacked:
