@@ -28,6 +28,9 @@ from onnx_cfad.options import Options
 from onnx_cfad.plan.choose import choose_adjoints
 from onnx_cfad.plan.plan import Plan, written
 from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
+from onnx_cfad.rewriters.hoist import HoistInvariantsPass
+from onnx_cfad.rewriters.localise import LocaliseWeightsPass
+from onnx_cfad.rewriters.separate_outputs import SeparateOutputsPass
 from onnx_cfad.selection import Selection, select
 
 
@@ -96,8 +99,10 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     model = normalise(source)
     before = _node_count(model)
     declared = declare_shapes(model)
+    SeparateOutputsPass(Namer.of_model(model))(model)
     types = infer_types(model)
     FoldConstantBranchPass(types.constants)(model)
+    HoistInvariantsPass()(model)
     sites = control_flow(model)
     adjoints = choose_adjoints(sites, options)
     trips = _site_reports(sites, adjoints)
@@ -111,6 +116,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     sweep = Sweep(activity, types, sites, prepared, Records())
     warnings = _reverse(model, selection, sweep)
     _record(model, options, adjoints, origin)
+    LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
     finish(model, primal, declared)
     names = tuple(v.name or "" for v in selection.wrt), tuple(v.name or "" for v in selection.outputs)
     report = Report(*names, trips, (before, _node_count(model)), tuple(warnings))

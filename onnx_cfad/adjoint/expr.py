@@ -97,6 +97,8 @@ class Builder:
         """
         attributes = {k: v for k, v in (attributes or {}).items() if v is not None}
         values = self._operands(inputs)
+        while values and values[-1] is None:
+            values.pop()
         key = _key(domain, op_type, values, attributes, outputs)
         if key is not None and key in self._known:
             return self._known[key]
@@ -104,7 +106,7 @@ class Builder:
             domain,
             op_type,
             values,
-            [ir.convenience.convert_attribute(k, v) for k, v in attributes.items()],
+            [_attribute(k, v) for k, v in attributes.items()],
             num_outputs=outputs,
             name=self.namer.fresh(f"grad/{op_type}"),
         )
@@ -175,6 +177,12 @@ class Builder:
         if isinstance(x, (bool, int, float)) and kind is not None:
             return self.constant(x, kind).value
         return self.constant(x).value
+
+
+def _attribute(name: str, value: Any) -> ir.Attr:
+    if isinstance(value, ir.TypeAndShape):
+        return ir.AttrTypeProto(name, value)
+    return ir.convenience.convert_attribute(name, value)
 
 
 def _key(domain: str, op_type: str, values: list[ir.Value | None], attributes: dict[str, Any], outputs: int) -> Any:

@@ -99,7 +99,7 @@ class _LoopSegments:
     def run(self) -> Segmented:
         site, body = self.site, self.body
         limit = None if site.limit is None else op.Max(self.before.expr(site.limit).reshape([]), 0)
-        start = self.before.optional(site.start) or self.before.constant(True)
+        start = self.before.constant(True) if site.start is None else self.before.expr(site.start).reshape([])
         entries = [body.input(f"segment.{c.entry.name}", c.entry.type, _entry_shape(c)) for c in site.carries]
         self.cut_rows()
         inner = self.inner_loop(limit, entries)
@@ -170,10 +170,12 @@ class _LoopSegments:
         assert site.proceed is not None
         entry = ir.Value(name=namer.fresh("alive"), type=_BOOL, shape=ir.Shape([]))
         copy = Builder(namer, self.body.opset)
-        exit_ = copy.fresh_identity(site.proceed)
-        exit_.shape = ir.Shape([])
-        site.body.extend(copy.nodes)
-        return [(entry, exit_)]
+        exit_ = copy.expr(site.proceed).reshape([])
+        exit_.value.shape = ir.Shape([])
+        copy.append_to(site.body)
+        assert site.predicate is not None
+        site.predicate.shape = ir.Shape([])  # the condition of a segment is handed in as a scalar
+        return [(entry, exit_.value)]
 
     def count_carry(self) -> tuple[ir.Value, ir.Value]:
         """The number of iterations that ran in the segment."""

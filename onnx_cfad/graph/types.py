@@ -79,6 +79,7 @@ class _Inference:
         self.ir_version = model.ir_version
         self.varying: dict[ir.Graph, frozenset[str]] = {}
         self.trip_dims: dict[ir.Graph, Dim] = {}
+        self.declared: dict[ir.Value, ir.Shape | None] = {}
         self.constants = ConstantFolder(model.opset_imports, self.context.get_symbolic_value)
 
     def run(self, graph: ir.Graph) -> Types:
@@ -105,7 +106,7 @@ class _Inference:
             self.operator(node)
 
     def operator(self, node: ir.Node) -> None:
-        declared = [output.shape for output in node.outputs]
+        declared = [self.declared.setdefault(output, output.shape) for output in node.outputs]
         for output in node.outputs:
             output.shape = None
             output.meta.pop(osi.SYM_DATA_KEY, None)
@@ -221,9 +222,11 @@ class _Inference:
 
     def loop(self, site: LoopSite) -> None:
         self.trip_dims[site.body] = self.trip_dim(site)
-        for value, dtype in ((site.index, ir.DataType.INT64), (site.predicate, ir.DataType.BOOL)):
-            if value is not None:
-                value.type, value.shape = ir.TensorType(dtype), ir.Shape([])
+        if site.index is not None and site.predicate is not None:
+            site.index.type, site.index.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([])
+            site.predicate.type = ir.TensorType(ir.DataType.BOOL)
+            declared = site.start.shape if site.start is not None else site.predicate.shape  # [] or [1]
+            site.predicate.shape = declared if declared is not None and declared.is_static() else ir.Shape([])
         for carry in site.carries:
             carry.entry.type = carry.initial.type or carry.entry.type
             carry.entry.shape = _copy(carry.initial.shape)

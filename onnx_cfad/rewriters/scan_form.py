@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnx_cfad.graph.regions import LoopSite
 from onnx_cfad.names import Namer
+from onnx_cfad.rewriters.separate_outputs import separate_outputs
 
 
 def loop_to_scan(site: LoopSite, trips: int, namer: Namer, *, slice_rows: bool = False) -> ir.Node:
@@ -35,7 +36,7 @@ def loop_to_scan(site: LoopSite, trips: int, namer: Namer, *, slice_rows: bool =
     sources = [_slice_row(body, row, namer) for row in rows]
     axes = [row.attributes.get_int("axis", 0) for row in rows] + [0]
     body.inputs.append(index)
-    _separate_outputs(body, namer)
+    separate_outputs(body, namer)
     steps = _range_before(node, trips, namer)
     new = ir.Node(
         "",
@@ -95,20 +96,6 @@ def _replace_predicate(site: LoopSite, namer: Namer) -> None:
     else:
         site.body.insert_before(first, true)
     ir.convenience.replace_all_uses_with(site.predicate, value, replace_graph_outputs=True)
-
-
-def _separate_outputs(body: ir.Graph, namer: Namer) -> None:
-    """A Scan body must not return an input, an outer value, or one value twice (silent zeros in ONNX Runtime 1.32)."""
-    seen: set[ir.Value] = set()
-    for position, value in enumerate(list(body.outputs)):
-        node = value.producer()
-        if node is None or node.graph is not body or value in seen:
-            copy = ir.Node("", "Identity", [value], name=namer.fresh("grad/Identity"))
-            copy.outputs[0].name, copy.outputs[0].type = namer.fresh(f"{value.name}.copy"), value.type
-            copy.outputs[0].shape = value.shape
-            body.append(copy)
-            body.outputs[position] = copy.outputs[0]
-        seen.add(body.outputs[position])
 
 
 def _range_before(node: ir.Node, trips: int, namer: Namer) -> ir.Value:
