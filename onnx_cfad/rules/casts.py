@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.cotangents import wide
+from onnx_cfad.adjoint.cotangents import sum_to, wide
 from onnx_cfad.adjoint.expr import Expr, concat, op, where
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.rules.registry import nondifferentiable, vjp
@@ -77,22 +77,25 @@ def dequantize_linear(
     ct: Expr, y: Expr, x: Expr, x_scale: Expr, x_zero_point: Expr | None = None, *, axis: int, block_size: int | None
 ) -> tuple[None, Callable[[], Expr]]:
     def by_scale() -> Expr:
-        zero = None if x_zero_point is None else _along(x_zero_point.cast(ct.dtype), ct, axis, block_size or 0)
+        zero = None if x_zero_point is None else _along(x_zero_point.cast(ct.dtype), x, axis, block_size or 0)
         steps = x.cast(ct.dtype) if zero is None else x.cast(ct.dtype) - zero
-        return _sum_along(ct * steps, x_scale, axis, block_size or 0).cast(x_scale.dtype)
+        return _sum_along(ct * steps, y, x_scale, axis, block_size or 0).cast(x_scale.dtype)
 
     return None, by_scale
 
 
-def _along(scale: Expr, y: Expr, axis: int, block_size: int) -> Expr:
-    """``scale`` (one number, one an index of ``axis``, or one a block along it) so that it broadcasts to ``y``."""
+def _along(scale: Expr, x: Expr, axis: int, block_size: int) -> Expr:
+    """``scale`` (one number, one an index of ``axis``, or one a block along it) so that it broadcasts to ``x``."""
     if scale.rank == 0:
         return scale
-    axis %= y.rank
+    axis %= x.rank
     if not block_size:
-        return scale.reshape([-1] + [1] * (y.rank - 1 - axis))
+        inner = [1] * (x.rank - 1 - axis)
+        view = scale.reshape([-1, *inner])
+        view.value.shape = ir.Shape([*scale.dims, *inner])
+        return view
     blocks = _blocks(scale, axis, block_size)
-    return op.Slice(blocks.reshape(_merged(scale, axis, block_size)), [0], y.dim(axis), [axis])
+    return op.Slice(blocks.reshape(_merged(scale, axis, block_size)), [0], x.dim(axis), [axis])
 
 
 def _blocks(scale: Expr, axis: int, block_size: int) -> Expr:
@@ -105,16 +108,11 @@ def _merged(scale: Expr, axis: int, block_size: int) -> Expr:
     return op.Mul(scale.shape, [block_size if a == axis else 1 for a in range(scale.rank)])
 
 
-def _sum_along(steps: Expr, scale: Expr, axis: int, block_size: int) -> Expr:
-    """The sum of ``steps`` (shaped like the output) over the elements that share a number of ``scale``."""
-    steps = wide(steps)
-    if scale.rank == 0:
-        return steps.sum()
-    axis %= steps.rank
+def _sum_along(steps: Expr, y: Expr, scale: Expr, axis: int, block_size: int) -> Expr:
+    """The sum of ``steps`` (shaped like ``y``) over the elements that share a number of ``scale``."""
     if not block_size:
-        others = [a for a in range(steps.rank) if a != axis]
-        total = steps.sum(others) if others else steps
-        return total if scale.dims != (1,) else total.sum(keepdims=True)
-    short = op.Sub(op.Gather(_merged(scale, axis, block_size), [axis], axis=0), steps.dim(axis))
-    whole = op.Pad(steps, concat([scale.builder.constant(np.zeros(1, np.int64)), short]), None, [axis])
+        return sum_to(steps, y.value, _along(scale, y, axis, 0)).reshape(scale.shape)
+    axis %= y.rank
+    short = op.Sub(op.Gather(_merged(scale, axis, block_size), [axis], axis=0), y.dim(axis))
+    whole = op.Pad(wide(steps), concat([scale.builder.constant(np.zeros(1, np.int64)), short]), None, [axis])
     return whole.reshape(op.Shape(_blocks(scale, axis, block_size))).sum([axis + 1])
