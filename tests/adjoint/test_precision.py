@@ -1,0 +1,81 @@
+"""Gradients in float16, and of bodies that compute in several types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.adjoint.agreement import LEVELS, emitted, parameters, run, seeds
+from tests.corpus import CORPUS, Example, Maker
+from tests.oracle import assert_vjp
+
+HALF = ("loops", "carries", "captures", "tapes", "scans", "branches", "nests", "branch_nests")
+# A trip count, an early exit or a mask that float16 decides otherwise, or values beyond its range.
+DECIDED_OTHERWISE: frozenset[str] = frozenset()
+
+
+def half_makers() -> list[Any]:
+    return [
+        pytest.param(maker, id=name, marks=(pytest.mark.slow,) if name == "loop_long" else ())
+        for group in HALF
+        for name, maker in CORPUS[group].items()
+        if name not in DECIDED_OTHERWISE
+    ]
+
+
+@pytest.mark.parametrize("maker", half_makers())
+def test_float16_follows_float64(maker: Maker) -> None:
+    wide = maker()
+    narrow = maker("float16")
+    found = run(emitted(narrow), {**narrow.feeds, **seeds(narrow)}, LEVELS[-1])
+    expected = _gradients_at(wide, narrow)
+    for name in wide.wrt:
+        gradient = found[f"{name}_grad"]
+        assert gradient.dtype == np.float16
+        scale = float(np.linalg.norm(expected[f"{name}_grad"]))
+        error = float(np.linalg.norm(gradient.astype(np.float64) - expected[f"{name}_grad"]))
+        assert error <= 0.03 * scale + 0.01, f"{name}: {gradient} against {expected[f'{name}_grad']}"
+
+
+def _gradients_at(wide: Example, narrow: Example) -> dict[str, np.ndarray[Any, Any]]:
+    """The float64 gradients at the point that float16 feeds round to, for the seeds that float16 can hold."""
+    rounded = {k: a.astype(np.float64) if a.dtype == np.float16 else a for k, a in narrow.feeds.items()}
+    cotangents = {k: a.astype(np.float64) for k, a in seeds(narrow).items()}
+    return run(emitted(wide), {**rounded, **cotangents}, LEVELS[-1])
+
+
+@pytest.mark.parametrize("maker", parameters("precision"))
+def test_mixed_body_matches_differences(maker: Maker) -> None:
+    """Differences of what rounds to float32 need a wide step; a float16 value is varied in its own grid."""
+    example = maker()
+    wrt = [name for name in example.wrt if example.feeds[name].dtype != np.float16]
+    assert_vjp(example.model, example.feeds, wrt=wrt, outputs=["y"], step=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("maker", parameters("precision"))
+def test_gradient_has_the_type_of_its_value(maker: Maker) -> None:
+    example = maker()
+    found = run(emitted(example), {**example.feeds, **seeds(example)}, LEVELS[-1])
+    for name in example.wrt:
+        assert found[f"{name}_grad"].dtype == example.feeds[name].dtype
+        assert found[f"{name}_grad"].shape == example.feeds[name].shape
+
+
+def test_half_weight_gets_the_gradient_of_its_wide_copy() -> None:
+    example = CORPUS["precision"]["half_weight_in_body"]()
+    cotangent = seeds(example)
+    found = run(emitted(example), {**example.feeds, **cotangent}, LEVELS[-1])
+    value = {"x": example.feeds["x"], "trips": example.feeds["trips"]}
+    w, step = example.feeds["w"].astype(np.float64), 1e-6
+    for k in range(3):
+        ends = [_closed_form(value["x"], w + sign * step * np.eye(3)[k], 3) for sign in (1, -1)]
+        numeric = float(np.sum(cotangent["y_grad"] * (ends[0] - ends[1])) / (2 * step))
+        assert abs(numeric - float(found["w_grad"][k])) <= 2e-3 * (1 + abs(numeric))
+
+
+def _closed_form(h: Any, w: Any, trips: int) -> Any:
+    for _ in range(trips):
+        h = np.sin(h) * w + h
+    return h
