@@ -139,8 +139,10 @@ def _prepare(model: ir.Model, types: Types, sites: ControlFlowGraph, adjoints: P
 def _reverse(model: ir.Model, selection: Selection, sweep: Sweep) -> list[str]:
     """Appends the reverse pass to the main graph; gives warnings."""
     builder = Builder(Namer.of_model(model), model.opset_imports[""])
-    for value in (*selection.outputs, *selection.wrt):
-        builder.namer.reserve(cotangent_name(value.name or ""))
+    interface = {cotangent_name(value.name or "") for value in (*selection.outputs, *selection.wrt)}
+    for name in sorted(interface):
+        builder.namer.reserve(name)
+    _make_room(model, interface, builder.namer)
     cotangents = Cotangents(builder)
     for output in dict.fromkeys(selection.outputs):
         cotangents.add(output, _seed(model, output, builder, selection))
@@ -151,6 +153,16 @@ def _reverse(model: ir.Model, selection: Selection, sweep: Sweep) -> list[str]:
     for value, result in results:
         model.graph.outputs.append(_named_output(model.graph, value, result))
     return warnings
+
+
+def _make_room(model: ir.Model, interface: set[str], namer: Namer) -> None:
+    """Renames values inside the model that have an interface name; inputs, outputs and initializers are the user's."""
+    visible = {*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()}
+    for graph in (model.graph, *model.graph.subgraphs()):
+        values = [*graph.inputs, *graph.initializers.values(), *(output for node in graph for output in node.outputs)]
+        for value in values:
+            if value.name in interface and value not in visible:
+                value.name = namer.fresh(f"{value.name}.inner")
 
 
 def _seed(model: ir.Model, output: ir.Value, builder: Builder, selection: Selection) -> Expr:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.errors import UnsupportedOp
+from onnx_cfad.graph.regions import captured_by, subgraphs_of
 from onnx_cfad.names import Namer
 
 Operand = Any  # Expr, Python number, list of ints, numpy array or None
@@ -136,6 +137,7 @@ class Builder:
             if value not in own or value in results:
                 value = self.fresh_identity(value)
             results.append(value)
+        self.nodes = _live(self.nodes, results)
         return ir.Graph(
             inputs, results, nodes=self.nodes, initializers=self.initializers, name=self.namer.fresh(name)
         )
@@ -177,6 +179,20 @@ class Builder:
         if isinstance(x, (bool, int, float)) and kind is not None:
             return self.constant(x, kind).value
         return self.constant(x).value
+
+
+def _live(nodes: Sequence[ir.Node], results: Sequence[ir.Value]) -> list[ir.Node]:
+    """The nodes that ``results`` depend on; the others are detached from what they read."""
+    needed, kept = set(results), []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.outputs):
+            kept.append(node)
+            needed.update(v for v in (*node.inputs, *captured_by(node)) if v is not None)
+            continue
+        for part in (node, *(inner for graph in subgraphs_of(node) for inner in graph.all_nodes())):
+            for index in range(len(part.inputs)):
+                part.replace_input_with(index, None)
+    return kept[::-1]
 
 
 def _attribute(name: str, value: Any) -> ir.Attr:
@@ -234,6 +250,8 @@ def _element_type(type_: ir.TypeProtocol) -> ir.TypeProtocol:
 
 def _result_shape(op_type: str, values: list[ir.Value | None]) -> ir.Shape | None:
     """The result's shape where it follows at once; None is always allowed."""
+    if op_type == "SequenceAt" and values[0] is not None and values[0].shape is not None:
+        return values[0].shape.copy()
     if op_type in _SAME_SHAPE_OPS:
         return values[0].shape if values[0] is not None else None
     if op_type not in _BROADCASTING_OPS:

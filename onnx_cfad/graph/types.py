@@ -16,7 +16,8 @@ import onnx_ir as ir
 import onnx_shape_inference as osi
 
 from onnx_cfad.graph.constants import ConstantFolder
-from onnx_cfad.graph.regions import LoopSite, branch_site, is_branch, is_loop, loop_site, subgraphs_of
+from onnx_cfad.graph.regions import Carry, LoopSite, branch_site, is_branch, is_loop, loop_site, subgraphs_of
+from onnx_cfad.graph.sequence_shapes import SEQUENCE_OPERATORS, SequenceShapes, merge
 from onnx_cfad.graph.trips import trip_count
 
 Dim = int | ir.SymbolicDim
@@ -79,6 +80,7 @@ class _Inference:
         self.ir_version = model.ir_version
         self.varying: dict[ir.Graph, frozenset[str]] = {}
         self.trip_dims: dict[ir.Graph, Dim] = {}
+        self.sequences = SequenceShapes(self.fresh)
         self.declared: dict[ir.Value, ir.Shape | None] = {}
         self.constants = ConstantFolder(model.opset_imports, self.context.get_symbolic_value)
 
@@ -121,6 +123,8 @@ class _Inference:
             self.by_schema(node)
         if node.op_type in _BROADCASTING and not domain:
             self.broadcast(node)
+        elif node.op_type in SEQUENCE_OPERATORS and not domain:
+            self.sequences.infer(node)
         self.fold(node)
         if node.op_type in _SHAPE_OPERAND and not domain and node.outputs[0].shape is None:
             self.rank_from_operand(node)
@@ -230,6 +234,7 @@ class _Inference:
         for carry in site.carries:
             carry.entry.type = carry.initial.type or carry.entry.type
             carry.entry.shape = _copy(carry.initial.shape)
+            (self.sequences.empty.add if carry.initial in self.sequences.empty else self.sequences.empty.discard)(carry.entry)
         for source in site.inputs:
             source.slice.type = source.source.type
             source.slice.shape = _without(source.source.shape, source.axis)
@@ -249,11 +254,8 @@ class _Inference:
         changed = False
         for carry in site.carries:
             entry, found = carry.entry.shape, carry.exit.shape
-            if entry is None and isinstance(carry.entry.type, ir.SequenceType):
-                # an empty sequence says nothing about its elements: the body's insertions do
-                if found is not None and carry.initial.shape is None and not carry.entry.meta.get("cfad.widened"):
-                    carry.entry.meta["cfad.widened"] = True
-                    carry.entry.shape, changed = _copy(found), True
+            if isinstance(carry.entry.type, ir.SequenceType):
+                changed |= self.widen_sequence(carry)
                 continue
             if entry is None:
                 continue
@@ -270,10 +272,26 @@ class _Inference:
             carry.entry.shape, changed = ir.Shape(dims), True
         return changed
 
+    def widen_sequence(self, carry: Carry) -> bool:
+        """Gives up what the elements that the body adds do not share with those that enter it."""
+        empty = self.sequences.empty
+        if carry.exit in empty:
+            return False
+        shape = carry.exit.shape if carry.entry in empty else merge(carry.entry.shape, carry.exit.shape)
+        known = carry.entry not in empty and (shape is None) == (carry.entry.shape is None)
+        if known and (shape is None or str(shape) == str(carry.entry.shape)):
+            return False
+        empty.discard(carry.entry)
+        carry.entry.shape = _copy(shape)
+        return True
+
     def results(self, site: LoopSite) -> None:
         for carry in site.carries:
             carry.final.type = carry.exit.type or carry.entry.type
             carry.final.shape = self.outside(carry.entry.shape, site)
+            if isinstance(carry.final.type, ir.SequenceType):
+                carry.final.shape = self.anonymous(carry.entry.shape, site)
+                (self.sequences.empty.add if carry.entry in self.sequences.empty else self.sequences.empty.discard)(carry.final)
         for stacked in site.outputs:
             stacked.stacked.type = stacked.element.type
             shape = self.outside(stacked.element.shape, site)
@@ -285,6 +303,13 @@ class _Inference:
             return None
         varying = self.varying[site.body]
         return ir.Shape([d if _symbols(d).isdisjoint(varying) else self.fresh() for d in shape.dims])
+
+    def anonymous(self, shape: ir.Shape | None, site: LoopSite) -> ir.Shape | None:
+        """The shape of a carried sequence's elements seen from outside."""
+        if shape is None:
+            return None
+        varying = self.varying[site.body]
+        return ir.Shape([d if _symbols(d).isdisjoint(varying) else None for d in shape.dims])
 
     def trip_dim(self, site: LoopSite) -> Dim:
         count = trip_count(site)

@@ -1,0 +1,102 @@
+"""The shape that all elements of a sequence share, as far as it is known; kept as the shape of the sequence value.
+
+A dimension that differs between elements, or that is not known, is anonymous (``SymbolicDim(None)``): two reads of the
+sequence need not agree on it. An empty sequence says nothing about its elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+Dim = int | ir.SymbolicDim
+
+_MAKERS = frozenset(("SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SplitToSequence"))
+SEQUENCE_OPERATORS = _MAKERS | {"SequenceAt", "ConcatFromSequence"}
+
+
+class SequenceShapes:
+    """Element shapes of sequences, operator by operator.
+
+    Args:
+        fresh: Makes a symbolic dimension that stands for an unknown one.
+    """
+
+    def __init__(self, fresh: Callable[[], ir.SymbolicDim]) -> None:
+        self._fresh = fresh
+        self.empty: set[ir.Value] = set()
+
+    def infer(self, node: ir.Node) -> None:
+        """Sets the shape of the outputs of a sequence operator."""
+        output, inputs = node.outputs[0], list(node.inputs)
+        self.empty.discard(output)
+        first = inputs[0] if inputs else None
+        if node.op_type == "SequenceEmpty":
+            output.shape = None
+            self.empty.add(output)
+        elif node.op_type == "SequenceConstruct":
+            output.shape = merge_all([v.shape for v in inputs if v is not None])
+        elif node.op_type == "SequenceInsert" and first is not None and inputs[1] is not None:
+            output.shape = inputs[1].shape if first in self.empty else merge(first.shape, inputs[1].shape)
+        elif node.op_type == "SequenceErase" and first is not None:
+            output.shape = first.shape
+            if first in self.empty:
+                self.empty.add(output)
+        elif node.op_type == "SequenceAt" and first is not None:
+            output.shape = self._named(first.shape)
+        elif node.op_type == "SplitToSequence" and first is not None:
+            output.shape = _part(node, first.shape)
+        elif node.op_type == "ConcatFromSequence" and first is not None:
+            output.shape = self._named(_whole(node, first.shape))
+
+    def _named(self, shape: ir.Shape | None) -> ir.Shape | None:
+        if shape is None:
+            return None
+        return ir.Shape([self._fresh() if isinstance(d, ir.SymbolicDim) and d.value is None else d for d in shape.dims])
+
+
+def merge(a: ir.Shape | None, b: ir.Shape | None) -> ir.Shape | None:
+    """What two elements have in common; None where not even the rank is."""
+    if a is None or b is None or a.rank() != b.rank():
+        return None
+    return ir.Shape([x if _same(x, y) else None for x, y in zip(a.dims, b.dims, strict=True)])
+
+
+def merge_all(shapes: Sequence[ir.Shape | None]) -> ir.Shape | None:
+    """What all elements have in common."""
+    total = shapes[0] if shapes else None
+    for shape in shapes[1:]:
+        total = merge(total, shape)
+    return total
+
+
+def _same(a: Dim, b: Dim) -> bool:
+    if isinstance(a, int) or isinstance(b, int):
+        return isinstance(a, int) and isinstance(b, int) and a == b
+    return a.value is not None and a.value == b.value
+
+
+def _part(node: ir.Node, shape: ir.Shape | None) -> ir.Shape | None:
+    if shape is None:
+        return None
+    dims: list[Dim | None] = list(shape.dims)
+    axis = node.attributes.get_int("axis", 0)
+    split = node.inputs[1] if len(node.inputs) > 1 else None
+    if split is None and not node.attributes.get_int("keepdims", 1):
+        del dims[axis]
+    else:
+        dims[axis] = 1 if split is None else None
+    return ir.Shape(dims)
+
+
+def _whole(node: ir.Node, shape: ir.Shape | None) -> ir.Shape | None:
+    if shape is None:
+        return None
+    dims: list[Dim | None] = list(shape.dims)
+    axis = node.attributes.get_int("axis", 0)
+    if node.attributes.get_int("new_axis", 0):
+        dims.insert(axis if axis >= 0 else axis + len(dims) + 1, None)
+    else:
+        dims[axis] = None
+    return ir.Shape(dims)
