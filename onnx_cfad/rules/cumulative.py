@@ -1,0 +1,48 @@
+"""Running sums and products along an axis."""
+
+from __future__ import annotations
+
+from onnx_cfad.adjoint.cotangents import wide
+from onnx_cfad.adjoint.expr import Builder, Expr, op, scan, zeros_like
+from onnx_cfad.errors import UnsupportedOp
+from onnx_cfad.rules.registry import vjp
+
+
+@vjp("CumSum")
+def cum_sum(ct: Expr, y: Expr, x: Expr, axis: Expr, *, exclusive: int, reverse: int) -> tuple[Expr, None]:
+    total = op.CumSum(wide(ct), axis, exclusive=exclusive, reverse=1 - reverse)
+    return total.cast(ct.dtype), None
+
+
+@vjp("CumProd")
+def cum_prod(ct: Expr, y: Expr, x: Expr, axis: Expr, *, exclusive: int, reverse: int) -> tuple[Expr, None]:
+    """The product before element k times s_k = ct_k + x_{k+1} s_{k+1}: no division, so that zeros are no exception."""
+    if axis.const is None:
+        raise UnsupportedOp("", "the axis of CumProd is computed, expected a constant", "Make the axis a constant.")
+    along = int(axis.const.reshape(-1)[0]) % x.rank
+    if exclusive:
+        ct = _next(ct, along, reverse)
+    before = op.CumProd(x, axis, exclusive=1, reverse=reverse)
+    return before * _accumulated(ct, _next(x, along, reverse), x, along, reverse), None
+
+
+def _next(x: Expr, axis: int, reverse: int) -> Expr:
+    """For each element the one that follows in the order of the product, 0 for the last."""
+    if reverse:
+        return op.Pad(op.Slice(x, [0], [-1], [axis]), [1, 0], None, [axis])
+    return op.Pad(op.Slice(x, [1], [2**62], [axis]), [0, 1], None, [axis])
+
+
+def _accumulated(ct: Expr, following: Expr, x: Expr, axis: int, reverse: int) -> Expr:
+    """s_k = ct_k + following_k * s_{k+1}, from the last element of the product to the first."""
+    perm = [axis, *(a for a in range(x.rank) if a != axis)]
+    back = [perm.index(a) for a in range(x.rank)]
+    terms, factors = (op.Transpose(each, perm=perm) for each in (ct, following))
+    start = zeros_like(op.Gather(x, 0, axis=axis))
+
+    def step(builder: Builder, carries: list[Expr], slices: list[Expr]) -> tuple[list[Expr], list[Expr]]:
+        total = slices[0] + slices[1] * carries[0]
+        return [total], [total]
+
+    _, (totals,) = scan(step, [start], [terms, factors], reverse=not reverse)
+    return op.Transpose(totals, perm=back)
