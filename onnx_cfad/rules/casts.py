@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.cotangents import sum_to, wide
 from onnx_cfad.adjoint.expr import Expr, concat, op, where
-from onnx_cfad.errors import UnsupportedOp
+from onnx_cfad.rules.outputs import handed_out
 from onnx_cfad.rules.registry import nondifferentiable, vjp
 
 nondifferentiable("QuantizeLinear", "DynamicQuantizeLinear", reason="rounding to integers is piecewise constant")
@@ -43,7 +43,8 @@ def dropout(
     scale = _dropout_scale(data, ratio)
     if training is None:
         scale = where(training_mode, scale, 1)
-    return where(_mask_of(y), data * scale, 0)
+    mask = handed_out(y, 1, ir.DataType.BOOL, data.value.shape)
+    return where(mask, data * scale, 0)
 
 
 def _dropout_scale(ct: Expr, ratio: Expr | None) -> Expr:
@@ -53,23 +54,6 @@ def _dropout_scale(ct: Expr, ratio: Expr | None) -> Expr:
         return ct.builder.constant(1 / (1 - float(known.reshape(-1)[0])), ct.dtype)
     assert ratio is not None
     return (1 / (1 - ratio)).cast(ct.dtype)
-
-
-def _mask_of(y: Expr | tuple[Expr, ...]) -> Expr:
-    """The mask output of the Dropout node that made ``y``; a node without one hands it out from now on."""
-    output = y[0] if isinstance(y, tuple) else y
-    node = output.value.producer()
-    if node is None:
-        raise UnsupportedOp(
-            "", "the mask of a Dropout in training mode is not at hand", "Give the node its mask output."
-        )
-    if len(node.outputs) < 2:
-        node.resize_outputs(2)
-    mask = node.outputs[1]
-    if not mask.name:
-        mask.name = output.builder.namer.fresh(f"{output.value.name}.mask")
-    mask.type, mask.shape = ir.TensorType(ir.DataType.BOOL), output.value.shape
-    return output.builder.expr(mask)
 
 
 @vjp("DequantizeLinear")

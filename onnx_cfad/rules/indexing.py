@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.cotangents import wide
 from onnx_cfad.adjoint.expr import Expr, Update, concat, op, where, zeros_like
+from onnx_cfad.rules.outputs import handed_out
 from onnx_cfad.rules.registry import Cotangent, nondifferentiable, vjp
 from onnx_cfad.rules.scatter_add import flat_scatter_add, scatter_add, shaped, unpicked
 
@@ -77,12 +78,12 @@ def gather_nd(ct: Expr, y: Expr, x: Expr, indices: Expr, *, batch_dims: int) -> 
 @vjp("Compress")
 def compress(ct: Expr, y: Expr, x: Expr, condition: Expr, *, axis: int | None) -> tuple[Cotangent, None]:
     chosen = op.Squeeze(op.NonZero(condition), [0])
+    chosen.value.shape = ir.Shape([None])
     return _chosen(ct, x, chosen, axis), None
 
 
 def _chosen(ct: Expr, x: Expr, indices: Expr, axis: int | None) -> Update:
-    """The cotangent of ``x`` where different slices (or elements, without an axis) were read at ``indices``."""
-    indices.value.shape = ir.Shape([None])
+    """The cotangent of ``x`` where different slices (or elements, without an axis) were read at ``indices`` [n]."""
     if axis is None:
         return Update(lambda total: flat_scatter_add(total, x, indices, ct))
     return _gathered(ct, x, indices, axis, distinct=True)
@@ -90,9 +91,10 @@ def _chosen(ct: Expr, x: Expr, indices: Expr, axis: int | None) -> Update:
 
 @vjp("TopK")
 def top_k(ct: tuple[Expr | None, ...], y: tuple[Expr, ...], x: Expr, k: Expr, *, axis: int) -> tuple[Cotangent, None]:
-    (values, _), (_, indices) = ct, y
+    values = ct[0]
     if values is None:
         return None, None
+    indices = handed_out(y, 1, _INT64, y[0].value.shape)
     return Update(lambda total: scatter_add(total, x, indices, values, axis, distinct=True)), None
 
 
@@ -103,13 +105,12 @@ def unique(
     x: Expr,
     *,
     axis: int | None,
-    sorted: int,
 ) -> Cotangent:
     """The cotangent goes to the first of equal elements."""
     values = ct[0] if isinstance(ct, tuple) else ct
     if values is None:
         return None
-    _, first = op.Unique(x, axis=axis, sorted=sorted, outputs=2, types=[x.type, ir.TensorType(_INT64)])
+    first = handed_out(y, 1, _INT64, ir.Shape([None]))
     return _chosen(values, x, first, axis)
 
 

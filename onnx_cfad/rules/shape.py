@@ -8,6 +8,7 @@ import numpy as np
 
 from onnx_cfad.adjoint.cotangents import wide
 from onnx_cfad.adjoint.expr import Expr, concat, op, zeros_like
+from onnx_cfad.rules.outputs import handed_out
 from onnx_cfad.rules.registry import vjp
 from onnx_cfad.rules.scatter_add import ascending, unpicked
 
@@ -80,12 +81,9 @@ def split(
     *,
     axis: int,
 ) -> Expr:
-    cts, ys = (ct, y) if isinstance(ct, tuple) and isinstance(y, tuple) else ((ct,), (y,))
-    parts: list[Expr] = []
-    for part, output in zip(cts, ys, strict=True):
-        assert isinstance(output, Expr)
-        parts.append(part if isinstance(part, Expr) else zeros_like(output))
-    return concat(parts, axis)
+    cts = ct if isinstance(ct, tuple) else (ct,)
+    zeros = lambda index: zeros_like(handed_out(y, index, x.dtype, None))  # noqa: E731
+    return concat([zeros(index) if part is None else part for index, part in enumerate(cts)], axis)
 
 
 @vjp("Pad")

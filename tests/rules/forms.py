@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 import onnx_cfad as cfad
-from tests.oracle import DOUBLE, Array, assert_vjp, node_model
+from tests.oracle import DOUBLE, Array, assert_vjp, node_model, run_ort
 
 FORMS = ("static", "symbolic", "computed", "unranked")
 
@@ -59,7 +59,7 @@ def case(
     return Case(name, node, floats, integers, outputs=outputs, **fields)
 
 
-def each_form(cases: list[Case]) -> pytest.MarkDecorator:
+def each_form(cases: list[Case], forms: tuple[str, ...] = FORMS) -> pytest.MarkDecorator:
     """One test for each case and form."""
     return pytest.mark.parametrize(
         ("case", "form"),
@@ -67,7 +67,7 @@ def each_form(cases: list[Case]) -> pytest.MarkDecorator:
             pytest.param(c, form, id=f"{c.name}-{form}")
             for c in cases
             for form in c.forms
-            if c.integers or form != "computed"
+            if form in forms and (c.integers or form != "computed")
         ],
     )
 
@@ -87,7 +87,7 @@ def check(case: Case, form: str, *, flat: bool = False, **options: Any) -> None:
         feeds,
         constants=constants,
         outputs=case.outputs or {"y": DOUBLE},
-        dims="static" if form == "static" else "symbolic",
+        dims=_dims(form),
         opset=case.opset,
     )
     if form == "unranked" and case.needs_rank:
@@ -95,6 +95,28 @@ def check(case: Case, form: str, *, flat: bool = False, **options: Any) -> None:
             cfad.vjp(model, wrt=list(case.floats), outputs=case.seeded)
         return
     assert_vjp(model, feeds, wrt=list(case.floats), outputs=case.seeded, **options)
+
+
+def check_second(case: Case, form: str) -> None:
+    """Asserts the derivative of the emitted gradient by its seeds: the second order of a linear operator."""
+    feeds = {**case.floats, **(case.integers if form == "computed" else {})}
+    constants = {} if form == "computed" else case.integers
+    outputs = case.outputs or {"y": DOUBLE}
+    model = node_model(case.node, feeds, constants=constants, outputs=outputs, opset=case.opset, dims=_dims(form))
+    first = cfad.vjp(model, wrt=list(case.floats), outputs=case.seeded).proto()
+    primal = run_ort(model, feeds)
+    rng = np.random.default_rng(3)
+    seeds = {f"{k}_grad": np.asarray(rng.standard_normal(primal[k].shape)) for k in case.seeded or outputs}
+    del first.graph.output[:]
+    for name, array in case.floats.items():
+        first.graph.node.append(helper.make_node("Identity", [f"{name}_grad"], [f"slope_{name}"], name=f"slope_{name}"))
+        shape = [None] * array.ndim
+        first.graph.output.append(helper.make_tensor_value_info(f"slope_{name}", DOUBLE, shape))
+    assert_vjp(first, {**feeds, **seeds}, wrt=list(seeds))
+
+
+def _dims(form: str) -> str:
+    return "static" if form == "static" else "symbolic"
 
 
 def _without_ranks(case: Case) -> list[onnx.NodeProto]:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import onnx_cfad as cfad
 from tests.oracle import DOUBLE, INT64, assert_vjp, node_model, run_ort
-from tests.rules.forms import Case, case, check, each_form
+from tests.rules.forms import Case, case, check, check_second, each_form
 
 RNG = np.random.default_rng(7)
 BY_INDEX_TYPE = pytest.mark.parametrize("index_type", [np.int32, np.int64])
@@ -260,3 +260,8 @@ def test_rows_read_and_written_in_a_loop(dtype: type) -> None:
     expected[3] = 0
     np.testing.assert_allclose(found["x_grad"], expected, rtol=1e-2 if dtype is np.float16 else 1e-6)
     np.testing.assert_array_equal(found["z_grad"], np.concatenate([seed[:1], np.zeros((3, 2), dtype)]))
+
+
+@each_form([*GATHERS, *VECTORS, *CHOICES, *RANKINGS], ("static", "symbolic"))
+def test_second_order(case: Case, form: str) -> None:
+    check_second(case, form)

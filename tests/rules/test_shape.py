@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from onnx import helper
 
-from tests.oracle import DOUBLE
-from tests.rules.forms import Case, case, check, each_form
+import onnx_cfad as cfad
+from tests.oracle import DOUBLE, node_model, run_ort
+from tests.rules.forms import Case, case, check, check_second, each_form
 
 RNG = np.random.default_rng(5)
 
@@ -116,3 +119,35 @@ def test_centre_crop_pad(case: Case, form: str) -> None:
 @each_form(RANGES)
 def test_range(case: Case, form: str) -> None:
     check(case, form)
+
+
+def test_outputs_that_a_split_leaves_out_get_zeros() -> None:
+    """ONNX Runtime 1.32 cannot run such a Split; the differentiated model names the outputs that it reads."""
+    node = helper.make_node("Split", ["x", "s"], ["y", "", "z"])
+    model = node_model(node, {"x": normal(6, 2)}, constants={"s": ints(1, 3, 2)}, outputs=TWO, dims="symbolic")
+    feeds = {"x": normal(6, 2), "y_grad": normal(1, 2), "z_grad": normal(2, 2)}
+    found = run_ort(cfad.vjp(model, wrt=["x"]).proto(), feeds)["x_grad"]
+    np.testing.assert_array_equal(found, np.concatenate([feeds["y_grad"], np.zeros((3, 2)), feeds["z_grad"]]))
+
+
+@pytest.mark.parametrize("op_type", ["Tile", "Expand"])
+def test_half_precision_sums_in_single_precision(op_type: str) -> None:
+    feeds = {"x": np.ones((1, 2), np.float16)}
+    node = helper.make_node(op_type, ["x", "n"], ["y"])
+    model = node_model(node, feeds, constants={"n": ints(4096, 1 if op_type == "Tile" else 2)}, dims="symbolic")
+    found = run_ort(cfad.vjp(model, wrt=["x"]).proto(), {**feeds, "y_grad": np.ones((4096, 2), np.float16)})["x_grad"]
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found, [[4096, 4096]])
+
+
+@pytest.mark.parametrize("op_type", ["EyeLike", "RandomNormalLike", "RandomUniformLike", "Bernoulli"])
+def test_only_the_shape_is_read(op_type: str) -> None:
+    x = np.abs(normal(3, 3)).astype(np.float32) / 9
+    nodes = [helper.make_node(op_type, ["x"], ["k"]), helper.make_node("Add", ["x", "k"], ["y"])]
+    found = run_ort(cfad.vjp(node_model(nodes, {"x": x}), wrt=["x"]).proto(), {"x": x, "y_grad": np.ones_like(x)})
+    np.testing.assert_array_equal(found["x_grad"], np.ones_like(x))
+
+
+@each_form([*LAYOUT, *SPLITS, *PADS, *CENTRES], ("static", "symbolic"))
+def test_second_order(case: Case, form: str) -> None:
+    check_second(case, form)

@@ -8,7 +8,7 @@ from onnx import helper
 
 import onnx_cfad as cfad
 from tests.oracle import DOUBLE, assert_vjp, node_model, run_ort
-from tests.rules.forms import FORMS, Case, case, check, each_form
+from tests.rules.forms import FORMS, Case, case, check, check_second, each_form
 
 RNG = np.random.default_rng(6)
 BEYOND, BEFORE = 2**63 - 1, -(2**63)
@@ -100,3 +100,8 @@ def test_second_derivative_through_a_slice() -> None:
     first.graph.node[-2].name = "slope"
     first.graph.node[-2].output[0] = first.graph.node[-1].input[0] = "slope_inner"
     assert_vjp(first, inputs, wrt=["x", "y_grad"], rtol=1e-5)
+
+
+@each_form(CASES, ("static", "symbolic"))
+def test_second_order(case: Case, form: str) -> None:
+    check_second(case, form)
