@@ -17,7 +17,7 @@ from onnx_cfad.adjoint.expr import Builder, Expr, zeros_like
 from onnx_cfad.adjoint.extend import extend_branch
 from onnx_cfad.adjoint.residuals import Keeper, resolve
 from onnx_cfad.adjoint.sweep import Sweep, active_captures
-from onnx_cfad.graph.regions import BranchSite, branch_site
+from onnx_cfad.graph.regions import branch_site
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Routed(Adjoint):
         site = branch_site(node)
         outer = cotangents.builder
         seeds = [cotangents.take(output) for output in node.outputs]
-        inners = [_swept(sweep, site, branch, seeds, outer, in_loop) for branch in site.branches]
+        inners = [_swept(sweep, branch, seeds, outer, in_loop) for branch in site.branches]
         own = [set(active_captures(inner, _inside(inner, branch))) for inner, branch in zip(inners, site.branches)]
         captured = [v for inner in inners for v in inner if v in own[0] or v in own[1]]
         captured = list(dict.fromkeys(captured))
@@ -55,16 +55,25 @@ class Routed(Adjoint):
 
 
 def _swept(
-    sweep: Sweep, site: BranchSite, branch: ir.Graph, seeds: list[Expr | None], outer: Builder, in_loop: bool
+    sweep: Sweep, branch: ir.Graph, seeds: list[Expr | None], outer: Builder, in_loop: bool
 ) -> Cotangents:
     """The cotangents of what a branch reads, from those of what it returns."""
     inner = Cotangents(outer.child())
     for result, seed in zip(branch.outputs, seeds, strict=True):
         if seed is not None and sweep.activity.is_active(result):
-            inner.add(result, inner.builder.expr(seed.value))
-    del site
+            inner.add(result, _seed_of(inner.builder, seed, result))
     sweep.run(branch, inner, in_loop=in_loop)
     return inner
+
+
+def _seed_of(builder: Builder, seed: Expr, result: ir.Value) -> Expr:
+    """The cotangent of a branch's result: of that branch's shape, where the other branch may have another one."""
+    known = seed.value.shape
+    if known is not None and known == result.shape:
+        return builder.expr(seed.value)
+    own = builder.fresh_identity(seed.value)
+    own.shape = result.shape
+    return builder.expr(own)
 
 
 def _inside(inner: Cotangents, branch: ir.Graph) -> list[ir.Value]:
