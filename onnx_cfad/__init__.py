@@ -4,6 +4,8 @@ from onnx_cfad.api import grad, vjp
 from onnx_cfad.differentiate import Gradient, Report
 from onnx_cfad.errors import CfadError, ModelError, PlanError, TargetError, UnsupportedOp, ValidationError
 from onnx_cfad.options import INITIALIZERS
+from onnx_cfad.validate import validate
+from onnx_cfad.verdict import Validation
 
 __version__ = "0.1.0"
 
@@ -16,7 +18,9 @@ __all__ = [
     "Report",
     "TargetError",
     "UnsupportedOp",
+    "Validation",
     "ValidationError",
     "grad",
+    "validate",
     "vjp",
 ]

@@ -33,7 +33,9 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
                 raise ModelError(where, "holds one array without a name", "Save the inputs by name with numpy.savez.")
             return {name: archive[name] for name in archive.files}
     except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        reason = "it holds Python objects" if "pickle" in str(error).lower() and zipfile.is_zipfile(source) else "damaged?"
+        reason = (
+            "it holds Python objects" if "pickle" in str(error).lower() and zipfile.is_zipfile(source) else "damaged?"
+        )
         raise ModelError(
             where, f"is not a readable .npz file ({reason})", "Save plain arrays by name with numpy.savez."
         ) from error
@@ -45,9 +47,8 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
     Raises:
         ModelError: The path is a directory, or cannot be written.
     """
+    check_npz_target(path)
     target = Path(path)
-    if target.is_dir():
-        raise ModelError(str(target), "the output is a directory", "Name a file.")
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         with zipfile.ZipFile(temporary, "x") as archive:
@@ -59,6 +60,19 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
         raise ModelError(str(target), f"cannot be written: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_npz_target(path: str | os.PathLike[str]) -> None:
+    """Refuses a place that arrays cannot be written to.
+
+    Raises:
+        ModelError: The path is a directory, or lies in a folder that does not exist.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise ModelError(str(target), "the output is a directory", "Name a file.")
+    if not target.parent.is_dir():
+        raise ModelError(str(target), "the folder of the output does not exist", "Make it first.")
 
 
 def _flat(arrays: Mapping[str, Any]) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""How a differentiated model relates to its primal: which inputs are seeds of which outputs, which outputs gradients."""
+"""How a differentiated model relates to its primal: which inputs are seeds, which outputs are gradients."""
 
 from __future__ import annotations
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,9 +16,6 @@ from onnx_cfad import weights
 from onnx_cfad.errors import ModelError, TargetError
 from onnx_cfad.model import Source, load
 from onnx_cfad.ports import Feeds, check_feeds, listed, ports_of
-
-if TYPE_CHECKING:
-    import onnxruntime
 
 _FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
 _SILENT = 4  # the highest of ONNX Runtime's severities: what matters reaches the caller as an exception
@@ -81,7 +79,7 @@ class Session:
         return dict(zip(names, results, strict=True))
 
 
-def _content(model: ir.Model, options: onnxruntime.SessionOptions) -> bytes:
+def _content(model: ir.Model, options: Any) -> bytes:
     """The serialized model; external data is found in its folder, or taken in when it lies in several."""
     folders = {os.path.realpath(tensor.base_dir or ".") for _, tensor in weights.external_slots(model)}
     if len(folders) == 1:
@@ -98,8 +96,7 @@ def _content(model: ir.Model, options: onnxruntime.SessionOptions) -> bytes:
 @functools.cache
 def _ort_errors() -> tuple[type[Exception], ...]:
     """Everything that ONNX Runtime raises: its exceptions share no base class."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state  # noqa: PLC0415
-
+    state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     own = [value for value in vars(state).values() if isinstance(value, type) and issubclass(value, Exception)]
     return (*own, RuntimeError, ValueError, TypeError)
 

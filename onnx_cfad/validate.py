@@ -20,7 +20,7 @@ from onnx_cfad.names import cotangent_name
 from onnx_cfad.numeric.differences import Outcome
 from onnx_cfad.numeric.evaluators import choose_evaluator
 from onnx_cfad.numeric.made_up import make_up_feeds
-from onnx_cfad.numeric.rows import Extent, Point, check_row, primal_row, unchecked_row
+from onnx_cfad.numeric.rows import Checker, Extent, Point, primal_row, unchecked_row
 from onnx_cfad.numeric.weights_as_inputs import find_weights, weights_as_inputs
 from onnx_cfad.options import Options
 from onnx_cfad.ports import Feeds, listed
@@ -79,10 +79,10 @@ def validate(
     """
     if gradient is None:
         gradient = grad(model, loss=loss, wrt=wrt) if loss is not None else vjp(model, wrt=wrt, outputs=outputs)
-    rng = np.random.default_rng(seed)
-    subject = _subject(model, gradient, feeds, loss, seed, rng)
+    subject = _subject(model, gradient, feeds, loss=loss, seed=seed)
     names = _wanted(subject.interface, wrt)
-    return _checked(subject, names, Extent(directions, every_element_up_to, rtol), rng, progress, seed)
+    extent = Extent(directions, every_element_up_to, rtol)
+    return _checked(subject, names, extent, progress=progress, seed=seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,13 +117,9 @@ class _Subject:
 
 
 def _subject(
-    model: Source,
-    gradient: Gradient | Source,
-    feeds: Feeds | None,
-    loss: str | None,
-    seed: int,
-    rng: np.random.Generator,
+    model: Source, gradient: Gradient | Source, feeds: Feeds | None, *, loss: str | None, seed: int
 ) -> _Subject:
+    rng = np.random.default_rng(seed)
     primal, derived = load(model), load(gradient)
     interface = read_interface(primal, derived, loss)
     original = Session(model, threads=1)
@@ -157,32 +153,30 @@ def _wanted(interface: Interface, wrt: Wrt) -> list[str]:
     short = [name.rpartition(":")[2] if name not in interface.wrt else name for name in asked]
     missing = [name for name in short if name not in interface.wrt]
     if missing:
-        raise ModelError(f"wrt '{missing[0]}'", f"the gradient model has no such gradient; it has {listed(interface.wrt)}")
+        raise ModelError(
+            f"wrt '{missing[0]}'", f"the gradient model has no such gradient; it has {listed(interface.wrt)}"
+        )
     return short
 
 
 def _checked(
-    subject: _Subject,
-    names: Sequence[str],
-    extent: Extent,
-    rng: np.random.Generator,
-    progress: Progress | None,
-    seed: int,
+    subject: _Subject, names: Sequence[str], extent: Extent, *, progress: Progress | None, seed: int
 ) -> Validation:
     extended = subject.extended_at(subject.feeds)
     if not all(is_pure(node) for node in subject.primal.graph):
-        rows = tuple(unchecked_row(name, extended[cotangent_name(name)]) for name in names)
+        unchecked = tuple(unchecked_row(name, extended[cotangent_name(name)]) for name in names)
         remarks = (*subject.remarks, "the model draws random numbers: two runs differ, so that nothing can be compared")
-        return Validation(rows, (), "none", remarks, seed)
+        return Validation(unchecked, (), "none", remarks, seed)
     primal = tuple(primal_row(name, extended[name], value) for name, value in subject.outputs.items())
     opened, inputs, values = _opened(subject.primal, names)
     evaluator = choose_evaluator(opened, {**subject.feeds, **values}, subject.outputs, threads=1)
+    rng = np.random.default_rng([seed, 1])
+    checker = Checker(evaluator, subject.cotangents, extent, rng)
     rows: dict[str, Row] = {}
     pending = list(names)
     for point in _points(subject, extended, values, rng):
         for name in pending:
-            gradient = np.asarray(point.outputs[cotangent_name(name)])
-            row = check_row(name, inputs[name], gradient, point, subject.cotangents, evaluator, extent, rng)
+            row = checker.row(name, inputs[name], np.asarray(point.outputs[cotangent_name(name)]), point)
             if name not in rows or not _is_open(row):
                 rows[name] = row
             if progress is not None:

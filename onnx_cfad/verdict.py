@@ -41,8 +41,9 @@ class Row:
 
     def __str__(self) -> str:
         return (
-            f"{describe(self.dtype, self.shape)}: differences give {self.numeric:.9g}, the gradient {self.gradient:.9g} "
-            f"({self.place}); relative error {self.error:.2g}, tolerance {self.tolerance:.2g}"
+            f"{describe(self.dtype, self.shape)}: differences give {self.numeric:.9g}, "
+            f"the gradient {self.gradient:.9g} ({self.place}); "
+            f"relative error {self.error:.2g}, tolerance {self.tolerance:.2g}"
         )
 
 
@@ -140,7 +141,9 @@ HEADINGS = ("gradient by", "type", "differences", "gradient", "error", "toleranc
 
 def cells(row: Row) -> tuple[str, ...]:
     """A row as texts, one for each of ``HEADINGS``."""
-    verdict = row.verdict.value + (f" ({row.unresolved} not told)" if row.unresolved and not _is_open(row.verdict) else "")
+    verdict = row.verdict.value + (
+        f" ({row.unresolved} not told)" if row.unresolved and not _is_open(row.verdict) else ""
+    )
     numbers = (f"{row.numeric:.6g}", f"{row.gradient:.6g}", f"{row.error:.1e}", f"{row.tolerance:.1e}")
     return (row.name, describe(row.dtype, row.shape), *numbers, verdict, row.method)
 

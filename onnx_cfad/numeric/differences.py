@@ -131,7 +131,7 @@ def _at(
     ahead, behind = line(step), line(-step)
     coarse = (ahead.value - behind.value) / (2 * step)
     noise = max(accuracy.noise(ahead, step), accuracy.noise(behind, step))
-    first = _judged(coarse, claimed, gradient_size, noise, accuracy, math.inf)
+    first = _judged(coarse, claimed, gradient_size, noise, accuracy, doubt=math.inf)
     if first.outcome is Outcome.HOLDS or not math.isfinite(coarse):
         return first
     fine = _central(line, step / 2)
@@ -139,11 +139,11 @@ def _at(
     finer_bend = line(step / 2).value - 2 * line(0.0).value + line(-step / 2).value
     # Of a smooth function, both terms fall with the square of the step; at a kink they stay.
     doubt = abs(coarse - fine) + abs(bend - 4 * finer_bend) / step + 4 * noise
-    return _judged((4 * fine - coarse) / 3, claimed, gradient_size, 2 * noise, accuracy, doubt)
+    return _judged((4 * fine - coarse) / 3, claimed, gradient_size, 2 * noise, accuracy, doubt=doubt)
 
 
 def _judged(
-    numeric: float, claimed: float, gradient_size: float, noise: float, accuracy: Accuracy, doubt: float
+    numeric: float, claimed: float, gradient_size: float, noise: float, accuracy: Accuracy, *, doubt: float
 ) -> Comparison:
     """The verdict on two numbers, one of which is uncertain by ``doubt``."""
     if not math.isfinite(numeric):

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from onnx_cfad.errors import TargetError
+from onnx_cfad.numeric.lower import lower
 from onnx_cfad.numeric.widen import widen
 from onnx_cfad.ports import type_name
 from onnx_cfad.runtime import Session
@@ -103,7 +104,9 @@ def _candidates(model: ir.Model, threads: int | None) -> Iterator[Callable[[], E
 
 
 def _float64_runtime(wide: ir.Model, threads: int | None) -> Evaluator:
-    session = Session(wide, threads=threads)
+    lowered = wide.clone()
+    lower(lowered)
+    session = Session(lowered, threads=threads)
     return Evaluator("float64 in ONNX Runtime", 2.0**-53, (), lambda feeds: session.run(_widened(feeds)))
 
 

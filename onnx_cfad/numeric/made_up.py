@@ -96,7 +96,9 @@ def _array(type_: str, shape: tuple[int, ...], manner: _Manner, rng: np.random.G
         return np.asarray(rng.random(shape) < 0.5) if shape else np.asarray(True)
     if type_.startswith(("int", "uint")):
         alone = shape in ((), (1,))
-        return np.asarray(np.full(shape, manner.scalar) if alone else rng.integers(0, manner.limit, shape)).astype(type_)
+        return np.asarray(np.full(shape, manner.scalar) if alone else rng.integers(0, manner.limit, shape)).astype(
+            type_
+        )
     values = rng.uniform(0.2, 0.8, shape) if manner.positive else rng.standard_normal(shape)
     return np.asarray(values).astype(_dtype(type_))
 

@@ -65,7 +65,7 @@ def _widen_value(value: ir.Value) -> None:
         value.type = _widened_type(value.type)
 
 
-def _widened(tensor: ir.TensorProtocol) -> ir.Tensor:
+def _widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.Tensor(np.asarray(tensor.numpy()).astype(np.float64), name=tensor.name)
 
 

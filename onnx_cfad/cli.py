@@ -1,0 +1,269 @@
+"""The command line `onnx-cfad`: it parses, calls, prints. Everything else is done elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, NoReturn, ParamSpec
+
+import typer
+
+from onnx_cfad import __version__
+from onnx_cfad.errors import CfadError
+from onnx_cfad.options import INITIALIZERS, Initializers, Options
+
+Parameters = ParamSpec("Parameters")
+
+app = typer.Typer(
+    name="onnx-cfad",
+    help="Differentiates ONNX models that contain control flow, and writes the gradient as plain ONNX.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+BAD_INPUT = 2
+DOES_NOT_HOLD = 1
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The .onnx file.", show_default=False)]
+Wrt = Annotated[
+    list[str] | None,
+    typer.Option("--wrt", metavar="NAME", help="Differentiate by this input or initializer; may be repeated."),
+]
+WrtInitializers = Annotated[bool, typer.Option("--wrt-initializers", help="Differentiate by every initializer too.")]
+Outputs = Annotated[
+    list[str] | None, typer.Option("--outputs", metavar="NAME", help="Differentiate this output; may be repeated.")
+]
+Loss = Annotated[
+    str | None, typer.Option("--loss", metavar="NAME", help="Differentiate this scalar output; its seed is 1.")
+]
+StopGradient = Annotated[
+    list[str] | None, typer.Option("--stop-gradient", metavar="NAME", help="Take this value as a constant; may repeat.")
+]
+Plan = Annotated[
+    str,
+    typer.Option("--plan", metavar="auto|taped|checkpointed|FILE", help="How loops are run backwards."),
+]
+Sites = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--site", metavar="PATH=ADJOINT", help="The same for one site, such as main/loop=checkpointed(segment=25)."
+    ),
+]
+Segment = Annotated[
+    int | None, typer.Option("--segment", min=1, metavar="N", help="Iterations in a segment of a checkpointed loop.")
+]
+Levels = Annotated[int | None, typer.Option("--levels", min=2, metavar="N", help="Levels of a checkpointed loop.")]
+Memory = Annotated[
+    str | None, typer.Option("--memory", metavar="BYTES", help="What tapes may take under --plan auto, such as 512MiB.")
+]
+Trips = Annotated[
+    int | None, typer.Option("--trips", min=0, metavar="N", help="Trip count to plan for where the model has none.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+def main() -> None:
+    """Runs the command line; what libraries would print on the console is kept off it."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    app(prog_name="onnx-cfad")
+
+
+def _reports_errors(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """A command whose errors are one message on standard error, and an exit code."""
+
+    @functools.wraps(command)
+    def guarded(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except (typer.Exit, typer.Abort, BrokenPipeError):
+            raise
+        except CfadError as error:
+            _fail(str(error), error, debug=_debugging(kwargs))
+        except Exception as error:  # noqa: BLE001 - the last line of defence: nobody sees a traceback unasked
+            text = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(".: ")
+            report = "This is a bug in onnx-cfad: please report it with the model and what --debug shows"
+            _fail(f"{text}. {report} (onnx-cfad --debug COMMAND ...).", error, debug=_debugging(kwargs))
+
+    return guarded
+
+
+def _fail(text: str, error: Exception, *, debug: bool) -> NoReturn:
+    if debug:
+        typer.echo("".join(traceback.format_exception(error)), err=True)
+    typer.echo(f"error: {text}", err=True)
+    raise typer.Exit(BAD_INPUT) from error
+
+
+def _debugging(arguments: Mapping[str, object]) -> bool:
+    context = arguments.get("context")
+    return isinstance(context, typer.Context) and bool(context.obj)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"onnx-cfad {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and warnings.")] = False,
+    version: Annotated[  # noqa: ARG001 - its callback does it
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Differentiates ONNX models that contain control flow, and writes the gradient as plain ONNX."""
+    context.obj = debug
+    if debug:
+        logging.disable(logging.NOTSET)
+        warnings.resetwarnings()
+
+
+@app.command()
+@_reports_errors
+def transform(
+    context: typer.Context,  # noqa: ARG001 - read by the decorator
+    *,
+    model: Model,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="Default: MODEL.grad.onnx beside the model.")
+    ] = None,
+    wrt: Wrt = None,
+    wrt_initializers: WrtInitializers = False,
+    outputs: Outputs = None,
+    loss: Loss = None,
+    stop_gradient: StopGradient = None,
+    plan: Plan = "auto",
+    site: Sites = None,
+    segment: Segment = None,
+    levels: Levels = None,
+    memory: Memory = None,
+    trips: Trips = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Differentiate MODEL and write the result; prints the plan and what it costs."""
+    from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415 - heavy, as everything below
+    from onnx_cfad.report.tables import report_table  # noqa: PLC0415
+    from onnx_cfad.report.terminal import show, working  # noqa: PLC0415
+    from onnx_cfad.transform import transform as transform_file  # noqa: PLC0415
+    from onnx_cfad.transform import with_plan  # noqa: PLC0415
+
+    chosen = Options.of(_wrt(wrt, wrt_initializers), outputs, loss, stop_gradient or ())
+    chosen = with_plan(chosen, plan, sites=site or (), segment=segment, levels=levels, memory=memory, trips=trips)
+    with working(f"differentiating {model}", quiet=quiet or as_json):
+        target, gradient = transform_file(model, output, chosen)
+    if as_json:
+        typer.echo(to_json(gradient.report, output=target))
+    elif not quiet:
+        show(report_table(gradient.report, target))
+
+
+@app.command()
+@_reports_errors
+def inspect(
+    context: typer.Context,  # noqa: ARG001
+    *,
+    model: Model,
+    wrt: Wrt = None,
+    wrt_initializers: WrtInitializers = False,
+    outputs: Outputs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the control flow of MODEL: sites, trip counts, carries, captured values, operators without a rule."""
+    from onnx_cfad.inspection import inspect as inspect_model  # noqa: PLC0415
+    from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
+    from onnx_cfad.report.tables import inspection_tree  # noqa: PLC0415
+    from onnx_cfad.report.terminal import show, working  # noqa: PLC0415
+
+    with working(f"reading {model}", quiet=as_json):
+        inspection = inspect_model(model, Options.of(_wrt(wrt, wrt_initializers), outputs))
+    if as_json:
+        typer.echo(to_json(inspection))
+    else:
+        show(inspection_tree(inspection))
+
+
+@app.command()
+@_reports_errors
+def validate(
+    context: typer.Context,  # noqa: ARG001
+    *,
+    model: Model,
+    gradient: Annotated[
+        Path | None, typer.Argument(metavar="[GRADIENT]", help="What transform wrote; default: differentiate first.")
+    ] = None,
+    inputs: Annotated[
+        Path | None, typer.Option("--inputs", metavar="X.npz", help="The inputs by name; default: made up.")
+    ] = None,
+    wrt: Wrt = None,
+    wrt_initializers: WrtInitializers = False,
+    outputs: Outputs = None,
+    loss: Loss = None,
+    rtol: Annotated[float | None, typer.Option("--rtol", help="Relative error that holds; default by type.")] = None,
+    directions: Annotated[int, typer.Option("--directions", min=1, help="Random directions for each gradient.")] = 3,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of everything random.")] = 0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check a gradient against finite differences of MODEL; exit code 1 when it does not hold."""
+    from onnx_cfad.arrays import read_npz  # noqa: PLC0415
+    from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
+    from onnx_cfad.report.tables import validation_table  # noqa: PLC0415
+    from onnx_cfad.report.terminal import show, working  # noqa: PLC0415
+    from onnx_cfad.validate import validate as validate_model  # noqa: PLC0415
+
+    feeds = None if inputs is None else read_npz(inputs)
+    with working(f"validating {model}", quiet=quiet or as_json) as tell:
+        validation = validate_model(
+            model, gradient, feeds, wrt=_wrt(wrt, wrt_initializers), outputs=outputs, loss=loss, rtol=rtol,
+            directions=directions, seed=seed,
+            progress=lambda done, total, name: tell(f"validating {model}: {done} of {total}, {name}"),
+        )  # fmt: skip
+    if as_json:
+        typer.echo(to_json(validation, holds=validation.holds))
+    elif not quiet:
+        show(validation_table(validation))
+    if not validation.holds:
+        raise typer.Exit(DOES_NOT_HOLD)
+
+
+@app.command()
+@_reports_errors
+def run(
+    context: typer.Context,  # noqa: ARG001
+    *,
+    model: Model,
+    inputs: Annotated[Path, typer.Option("--inputs", metavar="X.npz", help="The inputs by name.", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="Y.npz", help="Where the outputs go.", show_default=False)
+    ],
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run MODEL in ONNX Runtime on the arrays of X.npz and write its outputs to Y.npz."""
+    from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
+    from onnx_cfad.report.terminal import working  # noqa: PLC0415
+    from onnx_cfad.run import run_file  # noqa: PLC0415
+
+    with working(f"running {model}", quiet=quiet or as_json):
+        results = run_file(model, inputs, output)
+    if as_json:
+        typer.echo(to_json({}, output=output, outputs=results))
+    elif not quiet:
+        typer.echo("\n".join(f"{name}: {results[name]}" for name in results) + f"\nwritten: {output}")
+
+
+def _wrt(names: list[str] | None, initializers: bool) -> list[str | Initializers] | None:
+    """The names and, when asked for, the initializers; None for neither."""
+    if initializers:
+        return [*(names or ()), INITIALIZERS]
+    return None if names is None else list(names)

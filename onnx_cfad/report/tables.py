@@ -1,0 +1,134 @@
+"""Terminal tables and trees of reports, inspections and validations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from onnx_cfad.differentiate import Report, SiteReport
+from onnx_cfad.inspection import Inspection, NodeReport, SiteInspection, ValueReport
+from onnx_cfad.numeric.differences import Outcome
+from onnx_cfad.sizes import format_bytes
+from onnx_cfad.verdict import HEADINGS, Validation, cells
+
+_STYLES = {Outcome.HOLDS: "green", Outcome.WRONG: "bold red"}
+
+
+def report_table(report: Report, target: Path) -> RenderableType:
+    """The plan and what it came to: sites with their adjoints, nodes before and after, warnings."""
+    before, after = report.nodes
+    lines: list[RenderableType] = []
+    if report.sites:
+        lines.append(
+            _table(("site", "kind", "trips", "adjoint", "tape", "because"), list(map(_plan_row, report.sites)))
+        )
+    lines.append(_pair("differentiated", _names(report.outputs)))
+    lines.append(_pair("by", _names(report.wrt)))
+    lines.append(_pair("nodes", f"{before} before, {after} after"))
+    lines += [_warning(warning) for warning in report.warnings]
+    lines.append(_pair("written", str(target)))
+    return Group(*lines)
+
+
+def _plan_row(site: SiteReport) -> tuple[str, ...]:
+    tape = "-" if site.bytes is None else format_bytes(site.bytes)
+    return (site.path, site.kind, site.trips or "-", site.adjoint, tape, site.reason)
+
+
+def inspection_tree(inspection: Inspection) -> RenderableType:
+    """Inputs, outputs, the tree of control-flow sites, and the operators without a rule."""
+    root = Tree(Text(f"main: {inspection.nodes} nodes, opset {inspection.opset}", style="bold"))
+    for site in inspection.sites:
+        _grow(root, site, "main")
+    if not inspection.sites:
+        root.add("no control flow")
+    lines: list[RenderableType] = [
+        _pair("inputs", _values(inspection.inputs)),
+        _pair("outputs", _values(inspection.outputs)),
+        root,
+        *_rules(inspection.without_rule),
+        *(_warning(remark) for remark in inspection.remarks),
+    ]
+    return Group(*lines, Text("* a derivative passes through", style="dim"))
+
+
+def validation_table(validation: Validation) -> RenderableType:
+    """A row for each gradient, then what was compared and how."""
+    table = _table(HEADINGS, [])
+    for row in validation.rows:
+        table.add_row(*cells(row), style=_STYLES.get(row.verdict, "yellow"))
+    style = "green" if validation.holds else "bold red"
+    return Group(
+        table,
+        validation.primal_conclusion,
+        _pair("differences", validation.evaluator),
+        *(_pair("note", remark) for remark in validation.remarks),
+        Text(validation.conclusion, style=style),
+    )
+
+
+def _grow(parent: Tree, site: SiteInspection, around: str) -> None:
+    """Adds a site with its sites to the tree; ``around`` is the path of the site around it."""
+    heading = Text.assemble((site.kind, "bold"), " ", site.path.removeprefix(f"{around}/"))
+    heading.append(f"  trips: {site.trips}" if site.trips else "")
+    heading.append(
+        f"  {site.adjoint}" if site.active else "  no derivative passes", style="cyan" if site.active else "dim"
+    )
+    heading.append(f"  ({site.nodes} nodes)", style="dim")
+    branch = parent.add(heading)
+    kinds = (
+        ("carries", site.carries),
+        ("scan inputs", site.scan_inputs),
+        ("scan outputs", site.scan_outputs),
+        ("outputs", site.outputs),
+        ("captured", site.captured),
+    )
+    for title, values in kinds:
+        if values:
+            branch.add(_pair(title, _values(values)))
+    for inner in site.sites:
+        _grow(branch, inner, site.path)
+
+
+def _rules(nodes: Sequence[NodeReport]) -> Iterator[RenderableType]:
+    """The nodes without a rule that are in the way, then a line on the others."""
+    active = [node for node in nodes if node.active]
+    if active:
+        rows = [(node.operator, node.path) for node in active]
+        yield _table(("operator without a rule, in the way", "where"), rows)
+    others = sorted({node.operator for node in nodes if not node.active})
+    if others:
+        yield _pair("without a rule, but not in the way", ", ".join(others))
+    if not nodes:
+        yield Text("every operator has a rule", style="green")
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _pair(title: str, text: str) -> Text:
+    return Text.assemble((f"{title}: ", "bold"), text)
+
+
+def _warning(text: str) -> Text:
+    return Text.assemble(("warning: ", "bold yellow"), text)
+
+
+def _names(names: Sequence[str], limit: int = 12) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def _values(values: Sequence[ValueReport]) -> str:
+    return ", ".join(f"{value.name}{'*' if value.active else ''} {value.type}" for value in values)

@@ -1,0 +1,28 @@
+"""Where output goes: tables to standard output, progress to a terminal on standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Generator
+
+from rich.console import Console, RenderableType
+
+_PIPE_WIDTH = 10_000  # columns: a program that reads lines wants each whole
+
+
+def show(renderable: RenderableType) -> None:
+    """Prints to standard output; without colours, and with lines of any length, where that is no terminal."""
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    Console(width=width, markup=False, highlight=False, emoji=False, soft_wrap=False).print(renderable)
+
+
+@contextlib.contextmanager
+def working(text: str, *, quiet: bool) -> Generator[Callable[[str], None]]:
+    """Shows on a terminal that work goes on; gives a function that says with what. Silent in a pipe."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    console = Console(stderr=True, markup=False, highlight=False, emoji=False)
+    with console.status(text) as status:
+        yield status.update

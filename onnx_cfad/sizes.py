@@ -1,0 +1,35 @@
+"""Numbers of bytes as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from onnx_cfad.errors import PlanError
+
+_PREFIXES = "kmgt"
+_UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate(_PREFIXES, start=1)},
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate(_PREFIXES, start=1)},
+}
+
+
+def parse_bytes(text: str) -> int:
+    """The number of bytes that ``text`` means: ``512MiB``, ``2 GB``, ``1.5GiB``, ``4096``.
+
+    Raises:
+        PlanError: It is no such number.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].lower() not in _UNITS:
+        raise PlanError(f"memory '{text}'", "expected a number of bytes", "For example 512MiB, 2GB or 4096.")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def format_bytes(number: int) -> str:
+    """A number of bytes with the largest unit that leaves at least one of it."""
+    for power, prefix in reversed(list(enumerate("KMGT", start=1))):
+        if number >= 1024**power:
+            return f"{number / 1024**power:,.1f} {prefix}iB"
+    return f"{number} B"
