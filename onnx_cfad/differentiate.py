@@ -151,7 +151,7 @@ def _reverse(model: ir.Model, selection: Selection, sweep: Sweep) -> list[str]:
     results = [(value, _gradient(value, cotangents, builder, warnings)) for value in selection.wrt]
     builder.append_to(model.graph)
     for value, result in results:
-        model.graph.outputs.append(_named_output(model.graph, value, result))
+        model.graph.outputs.append(_named_output(model.graph, value, result, builder.namer))
     return warnings
 
 
@@ -191,7 +191,7 @@ def _gradient(value: ir.Value, cotangents: Cotangents, builder: Builder, warning
     return zeros_like(builder.expr(value))
 
 
-def _named_output(graph: ir.Graph, value: ir.Value, result: Expr) -> ir.Value:
+def _named_output(graph: ir.Graph, value: ir.Value, result: Expr, namer: Namer) -> ir.Value:
     """A graph output called ``<value>_grad`` that holds ``result``."""
     name = cotangent_name(value.name or "")
     existing = {output.name for output in graph.outputs}
@@ -199,7 +199,7 @@ def _named_output(graph: ir.Graph, value: ir.Value, result: Expr) -> ir.Value:
         raise ModelError(
             f"'{value.name}'", f"its gradient would be called '{name}', which the model has already", "Rename that output."
         )
-    copy = ir.Node("", "Identity", [result.value], name=f"{name}/output")
+    copy = ir.Node("", "Identity", [result.value], name=namer.fresh(f"{name}/output"))
     graph.append(copy)
     output = copy.outputs[0]
     output.name, output.type, output.shape = name, value.type, value.shape
