@@ -1,11 +1,18 @@
 """VJP rules, grouped as the ONNX documentation groups the operators. Importing the package fills the registry."""
 
 from onnx_cfad.rules import (
+    activations,  # noqa: F401
     casts,  # noqa: F401
     convolution,  # noqa: F401
+    cumulative,  # noqa: F401
     elementwise,  # noqa: F401
     generation,  # noqa: F401
+    gru,  # noqa: F401
     indexing,  # noqa: F401
+    linalg,  # noqa: F401
+    lstm,  # noqa: F401
+    reductions,  # noqa: F401
+    rnn,  # noqa: F401
     scattering,  # noqa: F401
     sequences,  # noqa: F401
     shape,  # noqa: F401
