@@ -12,7 +12,7 @@ from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.regions import LoopSite, branch_site, is_branch, is_loop, loop_site
 from onnx_cfad.graph.trips import trip_count
 
-SYMBOLIC_DIM = 64  # elements assumed along a dimension that only the run knows
+SYMBOLIC_DIM = 1  # elements counted along a dimension that only the run knows: a plan gives way to certain sizes only
 
 _COPIES = frozenset(
     ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast", "Constant", "ConstantOfShape", "Shape")

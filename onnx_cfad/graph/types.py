@@ -121,6 +121,8 @@ class _Inference:
                 self.by_schema(node)
         except (osi.OpUsageError, osi.ShapeInferenceError, ValueError):
             self.by_schema(node)
+        for output in node.outputs:
+            output.shape = _numbers(output.shape)
         if node.op_type in _BROADCASTING and not domain:
             self.broadcast(node)
         elif node.op_type in SEQUENCE_OPERATORS and not domain:
@@ -148,6 +150,10 @@ class _Inference:
         if operand is None or operand.shape is None or operand.shape.rank() != 1 or not isinstance(operand.shape[0], int):
             return
         rank = int(operand.shape[0])
+        elements = self.context.get_symbolic_value(operand)
+        if node.op_type == "ConstantOfShape" and elements is not None and len(elements) == rank:
+            node.outputs[0].shape = _numbers(ir.Shape(elements))
+            return
         if node.op_type == "Expand":
             source = node.inputs[0]
             if source is None or source.shape is None:
@@ -336,6 +342,13 @@ def with_axis(shape: ir.Shape, axis: int, dim: Dim) -> ir.Shape:
     dims = list(shape.dims)
     dims.insert(axis if axis >= 0 else axis + len(dims) + 1, dim)
     return ir.Shape(dims)
+
+
+def _numbers(shape: ir.Shape | None) -> ir.Shape | None:
+    """``shape`` with dimensions such as the expression ``12`` as numbers."""
+    if shape is None or all(isinstance(d, int) or not (d.value or "").isdecimal() for d in shape.dims):
+        return shape
+    return ir.Shape([int(str(d.value)) if isinstance(d, ir.SymbolicDim) and (d.value or "").isdecimal() else d for d in shape.dims])
 
 
 def _is_in(dim: Dim, symbols: set[str]) -> bool:
