@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import onnx_ir as ir
+
 from onnx_cfad.adjoint.expr import Expr, op, where, zeros_like
 from onnx_cfad.rules.registry import Cotangent, vjp
-from onnx_cfad.rules.scatter_add import element_numbers, scatter_add
+from onnx_cfad.rules.scatter_add import ascending, element_numbers, scatter_add
 
 
 @vjp("ScatterElements")
@@ -70,3 +72,28 @@ def _selected(
     count = scatter_add(kept.cast(ct.dtype), data, indices, hit.cast(ct.dtype), axis)
     share = ct / count
     return lambda: where(kept, share, 0), lambda: where(hit, op.GatherElements(share, indices, axis=axis), 0)
+
+
+@vjp("TensorScatter")
+def tensor_scatter(
+    ct: Expr, y: Expr, past_cache: Expr, update: Expr, write_indices: Expr | None = None, *, axis: int, mode: str
+) -> tuple[Callable[[], Expr], Callable[[], Expr]]:
+    def by_past() -> Expr:
+        return op.TensorScatter(ct, zeros_like(update), write_indices, axis=axis, mode=mode)
+
+    def by_update() -> Expr:
+        places = _written_places(update, write_indices, axis % update.rank)
+        if mode == "circular":
+            places = op.Mod(places, past_cache.dim(axis))
+        return op.GatherElements(ct, op.Expand(places, update.shape), axis=axis)
+
+    return by_past, by_update
+
+
+def _written_places(update: Expr, write_indices: Expr | None, axis: int) -> Expr:
+    """The place along ``axis`` that each row of ``update`` goes to, before wrapping: [B or 1, 1, .., S, .., 1]."""
+    rank = update.rank
+    steps = ascending(update.dim(axis).reshape([])).reshape([-1 if a == axis else 1 for a in range(rank)])
+    if write_indices is None:
+        return steps
+    return write_indices.cast(ir.DataType.INT64).reshape([-1] + [1] * (rank - 1)) + steps

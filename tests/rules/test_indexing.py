@@ -171,6 +171,26 @@ def test_scatter(case: Case, form: str) -> None:
     check(case, form)
 
 
+CACHE = {"x": normal(2, 5, 3), "u": normal(2, 2, 3)}
+CACHES = [
+    case("whole", "TensorScatter", CACHE, opset=24),
+    case("at", "TensorScatter", {**CACHE, "w": np.array([1, 3])}, opset=24),
+    case("circular", "TensorScatter", {**CACHE, "w": np.array([4, 0])}, opset=24, mode="circular"),
+    case(
+        "axis",
+        "TensorScatter",
+        {"x": normal(2, 3, 2, 4), "u": normal(2, 1, 2, 4), "w": np.array([2, 0])},
+        opset=24,
+        axis=1,
+    ),
+]
+
+
+@each_form([dataclasses.replace(c, needs_rank=True) for c in CACHES])
+def test_cache_update(case: Case, form: str) -> None:
+    check(case, form)
+
+
 @pytest.mark.parametrize("zeros", [[0], [0, 2], [1]])
 def test_a_zero_factor_leaves_the_product_of_the_others(zeros: list[int]) -> None:
     updates = normal(4)
