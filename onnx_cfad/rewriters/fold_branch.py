@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.graph.regions import branch_site, is_branch, subgraphs_of
+from onnx_cfad.names import Namer
 
 
 class FoldConstantBranchPass(ir.passes.InPlacePass):
@@ -25,10 +26,12 @@ class FoldConstantBranchPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Folds outer branches first, then what is inside the live ones."""
+        self._namer = Namer.of_model(model)
         return ir.passes.PassResult(model, self._graph(model.graph))
 
     def _graph(self, graph: ir.Graph) -> bool:
         changed = False
+        taken = _names(graph)
         pending = list(graph)
         while pending:
             node = pending.pop(0)
@@ -37,7 +40,7 @@ class FoldConstantBranchPass(ir.passes.InPlacePass):
                 for subgraph in subgraphs_of(node):
                     changed |= self._graph(subgraph)
                 continue
-            pending = [*_inline(node, chosen), *pending]
+            pending = [*_inline(node, chosen, taken, self._namer), *pending]
             changed = True
         return changed
 
@@ -54,7 +57,21 @@ class FoldConstantBranchPass(ir.passes.InPlacePass):
         return site.then_branch if bool(known.reshape(-1)[0]) else site.else_branch
 
 
-def _inline(node: ir.Node, branch: ir.Graph) -> list[ir.Node]:
+def _names(graph: ir.Graph) -> set[str]:
+    """The names of the values and nodes of one scope."""
+    values = (*graph.inputs, *graph.initializers.values(), *(output for node in graph for output in node.outputs))
+    return {*(value.name or "" for value in values), *(node.name or "" for node in graph)}
+
+
+def _keep_apart(nodes: list[ir.Node], initializers: list[ir.Value], taken: set[str], namer: Namer) -> None:
+    """Renames what comes into a scope that has the name already, and enters the rest into ``taken``."""
+    for entry in (*initializers, *nodes, *(output for node in nodes for output in node.outputs)):
+        if entry.name and entry.name in taken:
+            entry.name = namer.fresh(entry.name)
+        taken.add(entry.name or "")
+
+
+def _inline(node: ir.Node, branch: ir.Graph, taken: set[str], namer: Namer) -> list[ir.Node]:
     graph = node.graph
     assert graph is not None
     results = list(branch.outputs)
@@ -63,6 +80,7 @@ def _inline(node: ir.Node, branch: ir.Graph) -> list[ir.Node]:
     branch.remove(nodes)
     initializers = list(branch.initializers.values())
     branch.initializers.clear()
+    _keep_apart(nodes, initializers, taken, namer)
     for initializer in initializers:
         graph.initializers.add(initializer)
     replaced: list[ir.Value] = []

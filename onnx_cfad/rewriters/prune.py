@@ -59,7 +59,7 @@ def _prune_branch_outputs(node: ir.Node) -> bool:
         return False
     for graph in subgraphs_of(node):
         for k in reversed(dead):
-            del graph.outputs[k]
+            graph.outputs.pop(k)
     _rebuild(node, dead, [], dict(node.attributes))
     return True
 
@@ -74,12 +74,12 @@ def _prune_loop(node: ir.Node) -> bool:
     if not dead or len(dead) == len(node.outputs):
         return False
     for k in reversed(dead):
-        del site.body.outputs[k + offset]
+        site.body.outputs.pop(k + offset)
     for k in reversed(dead_carries):
         entry = site.body.inputs[k + offset * 2]
         for user in {usage.node for usage in entry.uses()}:
             site.body.remove(user, safe=False) if user.graph is site.body else None
-        del site.body.inputs[k + offset * 2]
+        site.body.inputs.pop(k + offset * 2)
     _rebuild(node, dead, [k + offset * 2 for k in dead_carries], _scan_attributes(node, dead_outputs, count))
     return True
 
@@ -87,7 +87,9 @@ def _prune_loop(node: ir.Node) -> bool:
 def _feeds_itself(entry: ir.Value, exit_: ir.Value) -> bool:
     """Whether a carry is read by nothing but the one pure node that makes its next value, which nothing else reads."""
     if exit_ is entry:
-        return not entry.uses()
+        return not entry.uses() and _returned_once(entry)
+    if entry.is_graph_output():
+        return False
     node = exit_.producer()
     if node is None or node.graph is not entry.graph or not is_pure(node) or subgraphs_of(node):
         return False

@@ -30,9 +30,10 @@ def loop_to_scan(site: LoopSite, trips: int, namer: Namer, *, slice_rows: bool =
     assert site.index is not None and site.predicate is not None
     rows = _rows(site, trips) if slice_rows else []
     _replace_predicate(site, namer)
-    del body.outputs[0]
+    body.outputs.pop(0)
     index = site.index
-    del body.inputs[0:2]
+    body.inputs.pop(0)
+    body.inputs.pop(0)
     sources = [_slice_row(body, row, namer) for row in rows]
     axes = [row.attributes.get_int("axis", 0) for row in rows] + [0]
     body.inputs.append(index)
