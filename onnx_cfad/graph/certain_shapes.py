@@ -1,0 +1,79 @@
+"""Takes back what onnx-shape-inference 0.4 says about a shape without being certain of it.
+
+It reads a symbolic dimension as different from 1 and as long enough: Squeeze without axes keeps it, and a Slice of
+it is as long as its bounds say. Squeeze with computed axes is read as Squeeze without axes. Unique along an axis gets
+the shape of Unique over all elements. Reshape to a shape of unknown length loses the element type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+Constant = Callable[[ir.Value | None], np.ndarray | None]
+Fresh = Callable[[], ir.SymbolicDim]
+
+_TO_END = 2**31 - 1
+
+
+def keep_certain(node: ir.Node, constant: Constant, fresh: Fresh) -> None:
+    """Replaces what is uncertain in the shape of the first output of ``node`` by fresh dimensions, or drops the shape.
+
+    Args:
+        node: A node of the default domain, with the shape that inference found on its output.
+        constant: Gives the value of an input where it is known.
+        fresh: Gives a new symbolic dimension.
+    """
+    data, output = node.inputs[0] if node.inputs else None, node.outputs[0]
+    if data is None:
+        return
+    if node.op_type == "Squeeze":
+        output.shape = _squeezed(node, data, constant, fresh)
+    elif node.op_type == "Slice" and output.shape is not None and data.shape is not None:
+        output.shape = _sliced(node, data.shape, output.shape, constant, fresh)
+    elif node.op_type == "Unique" and "axis" in node.attributes:
+        output.shape = _unique(node, data.shape, fresh)
+    elif node.op_type == "Reshape" and output.type is None:
+        output.type = data.type
+
+
+def _squeezed(node: ir.Node, data: ir.Value, constant: Constant, fresh: Fresh) -> ir.Shape | None:
+    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    if data.shape is None or (axes is not None and constant(axes) is not None):
+        return node.outputs[0].shape
+    if axes is None:
+        return node.outputs[0].shape if all(isinstance(d, int) for d in data.shape.dims) else None
+    count = axes.shape[0] if axes.shape is not None and axes.shape.rank() == 1 else None
+    if not isinstance(count, int):
+        return None
+    return ir.Shape([fresh() for _ in range(data.shape.rank() - count)])
+
+
+def _sliced(node: ir.Node, whole: ir.Shape, found: ir.Shape, constant: Constant, fresh: Fresh) -> ir.Shape:
+    """Dimensions that depend on how long a symbolic one is are unknown, unless at most one element is read."""
+    operands = [constant(value) for value in node.inputs[1:]] + [None] * 3
+    starts, ends, axes = operands[:3]
+    if axes is None and len(node.inputs) > 3 and node.inputs[3] is not None:
+        return ir.Shape([fresh() for _ in found.dims])
+    if axes is None:
+        count = starts.size if starts is not None else found.rank()
+        axes = np.arange(count)
+    dims = list(found.dims)
+    for position, axis in enumerate(int(a) % found.rank() for a in axes):
+        dim = dims[axis]
+        if isinstance(whole[axis], int) or not isinstance(dim, int) or dim == 1:
+            continue
+        if starts is not None and ends is not None and starts[position] == 0 and ends[position] >= _TO_END:
+            continue
+        dims[axis] = fresh()
+    return ir.Shape(dims)
+
+
+def _unique(node: ir.Node, whole: ir.Shape | None, fresh: Fresh) -> ir.Shape | None:
+    if whole is None:
+        return None
+    dims = list(whole.dims)
+    dims[node.attributes["axis"].as_int()] = fresh()
+    return ir.Shape(dims)
