@@ -75,3 +75,17 @@ def node_names_repeated(real: str = "double") -> Example:
             for inner in attribute.g.node:
                 inner.name = inner.op_type.lower()
     return found
+
+
+@corpus_model
+def names_repeated_in_folded_branches(real: str = "double") -> Example:
+    """Live branches that move out of their If, and would bring one name twice."""
+    text = """(real[3] x) => (real[3] y) <bool p = {1}, bool q = {0}> {
+        m = If (p) <
+            then_branch = l () => (real[3] a) { s = Sin (x)  a = Mul (s, x) },
+            else_branch = r () => (real[3] a) { s = Tanh (x)  a = Mul (s, x) }>
+        y = If (q) <
+            then_branch = l () => (real[3] a) { s = Sin (m)  a = Mul (s, x) },
+            else_branch = r () => (real[3] a) { s = Tanh (m)  a = Mul (s, m) }>
+    }"""
+    return example(real, text, {"x": (3,)})

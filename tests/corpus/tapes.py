@@ -240,3 +240,27 @@ def loop_poles_cut_off(real: str = "double") -> Example:
         }>
     }"""
     return example(real, text, {"x": [0.7, -0.4, 1.9], "w": [0.8, 1.1, -0.9]})
+
+
+@corpus_model
+def loop_scan_output_is_entry_of_unread_carry(real: str = "double") -> Example:
+    """The final carry is not read, but what entered each iteration is stacked."""
+    text = """(real[3] x) => (real[N, 3] rows) <int64 trips = {4}> {
+        unread, rows = Loop (trips, , x) <body = body (int64 i, bool going, real[3] h)
+            => (bool again, real[3] next, real[3] h) {
+            again = Identity (going)
+            next = Sin (h)
+        }>
+    }"""
+    return example(real, text, {"x": (3,)})
+
+
+@corpus_model
+def loop_scan_output_is_entry_of_unread_unchanged_carry(real: str = "double") -> Example:
+    text = """(real[3] x, int64 trips) => (real[N, 3] rows) {
+        unread, rows = Loop (trips, , x) <body = body (int64 i, bool going, real[3] h)
+            => (bool again, real[3] h, real[3] h) {
+            again = Identity (going)
+        }>
+    }"""
+    return example(real, text, {"x": (3,), "trips": 3})
