@@ -1,11 +1,20 @@
-"""Optional outputs of primal nodes that a rule reads and the model left out: the node hands them out from now on."""
+"""Outputs of primal nodes as rules see them. One that a rule reads and the model left out is handed out from now on."""
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Expr
 from onnx_cfad.errors import UnsupportedOp
+
+T = TypeVar("T")
+
+
+def each_of(outputs: T | tuple[T, ...]) -> tuple[T, ...]:
+    """What a rule gets for the outputs of a node, as a tuple also where there is one output only."""
+    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def handed_out(y: Expr | tuple[Expr, ...], index: int, dtype: ir.DataType, shape: ir.Shape | None) -> Expr:

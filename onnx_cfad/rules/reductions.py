@@ -63,10 +63,10 @@ def reduce_sum(
 def reduce_mean(
     ct: Expr, y: Expr, x: Expr, axes: Expr | None = None, *, keepdims: int, noop_with_empty_axes: int
 ) -> Expr:
-    return _Reduced(x, axes, keepdims, noop_with_empty_axes).stretched(_per_element(ct, y, x))
+    return _Reduced(x, axes, keepdims, noop_with_empty_axes).stretched(per_element(ct, y, x))
 
 
-def _per_element(ct: Expr, y: Expr, x: Expr) -> Expr:
+def per_element(ct: Expr, y: Expr, x: Expr) -> Expr:
     """The cotangent of a mean by how many elements each mean is of."""
     before, after = x.size, y.size
     if before.const is not None and after.const is not None:

@@ -1,0 +1,127 @@
+"""Losses over class scores [N, C, D1, ...] and labels [N, D1, ...].
+
+Elements with the label ``ignore_index`` count for nothing. The mean is by the sum of the weights of the labels; where
+all are ignored it is NaN with the derivative 0, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from onnx_cfad.adjoint.cotangents import wide
+from onnx_cfad.adjoint.expr import Expr, op, where
+from onnx_cfad.rules.outputs import each_of
+from onnx_cfad.rules.reductions import per_element
+from onnx_cfad.rules.registry import vjp
+from onnx_cfad.rules.scatter_add import ascending
+
+Lazy = Callable[[], Expr]
+
+
+@vjp("NegativeLogLikelihoodLoss")
+def negative_log_likelihood_loss(
+    ct: Expr,
+    y: Expr,
+    input: Expr,
+    target: Expr,
+    weight: Expr | None = None,
+    *,
+    ignore_index: int | None,
+    reduction: str,
+) -> tuple[Lazy, None, Lazy]:
+    return (
+        lambda: _by_log_prob(ct, input, target, weight, ignore_index, reduction),
+        None,
+        lambda: _by_weight(ct, y, input, target, weight, ignore_index, reduction),
+    )
+
+
+@vjp("SoftmaxCrossEntropyLoss")
+def softmax_cross_entropy_loss(
+    ct: Expr | tuple[Expr | None, ...],
+    y: Expr | tuple[Expr, ...],
+    scores: Expr,
+    labels: Expr,
+    weights: Expr | None = None,
+    *,
+    ignore_index: int | None,
+    reduction: str,
+) -> tuple[Lazy, None, Callable[[], Expr | None]]:
+    """NegativeLogLikelihoodLoss of LogSoftmax over the classes, which is the second output."""
+    loss_ct, log_prob_ct = (*each_of(ct), None, None)[:2]
+    outputs = each_of(y)
+    log_prob = outputs[1] if len(outputs) > 1 and outputs[1].value.name else op.LogSoftmax(scores, axis=1)
+
+    def by_scores() -> Expr:
+        parts = [] if log_prob_ct is None else [log_prob_ct]
+        if loss_ct is not None:
+            parts.append(_by_log_prob(loss_ct, log_prob, labels, weights, ignore_index, reduction))
+        total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        return total - op.Exp(log_prob) * wide(total).sum([1], keepdims=True).cast(total.dtype)
+
+    def by_weights() -> Expr | None:
+        if loss_ct is None:
+            return None
+        return _by_weight(loss_ct, outputs[0], log_prob, labels, weights, ignore_index, reduction)
+
+    return by_scores, None, by_weights
+
+
+def _by_log_prob(
+    ct: Expr,
+    log_prob: Expr,
+    target: Expr,
+    weight: Expr | None,
+    ignore_index: int | None,
+    reduction: str,
+) -> Expr:
+    """Minus the weight of the class at each label, and 0 at the other classes."""
+    chosen = _chosen(log_prob, target, ignore_index)
+    share = _share(ct, chosen, target, _along_classes(weight, log_prob), ignore_index, reduction)
+    return where(chosen, -share if weight is None else -(share * _along_classes(weight, log_prob)), 0)
+
+
+def _by_weight(
+    ct: Expr,
+    y: Expr,
+    log_prob: Expr,
+    target: Expr,
+    weight: Expr | None,
+    ignore_index: int | None,
+    reduction: str,
+) -> Expr:
+    """Minus the sum of the log probabilities at the labels of each class; a mean's own weights take part in it."""
+    assert weight is not None
+    chosen = _chosen(log_prob, target, ignore_index)
+    terms = log_prob + y if reduction == "mean" else log_prob
+    others = [axis for axis in range(log_prob.rank) if axis != 1]
+    share = _share(ct, chosen, target, _along_classes(weight, log_prob), ignore_index, reduction)
+    masked = where(chosen, -(share * terms), 0)
+    return wide(masked).sum(others).cast(weight.dtype)
+
+
+def _chosen(log_prob: Expr, target: Expr, ignore_index: int | None) -> Expr:
+    """Where the class is the label, [N, C, D1, ...]; nowhere for an ignored one."""
+    classes = ascending(log_prob.dim(1).squeeze([0])).cast(target.dtype)
+    labels = target.unsqueeze([1])
+    chosen = op.Equal(labels, classes.unsqueeze(list(range(1, log_prob.rank - 1))))
+    return chosen if ignore_index is None else op.And(chosen, op.Not(op.Equal(labels, ignore_index)))
+
+
+def _along_classes(weight: Expr | None, log_prob: Expr) -> Expr | None:
+    """[C] as [C, 1, ..., 1]."""
+    return None if weight is None else weight.unsqueeze(list(range(1, log_prob.rank - 1)))
+
+
+def _share(
+    ct: Expr, chosen: Expr, target: Expr, weights: Expr | None, ignore_index: int | None, reduction: str
+) -> Expr:
+    """The cotangent of one element's unweighted loss, which broadcasts to [N, C, D1, ...]."""
+    if reduction == "none":
+        return ct.unsqueeze([1])
+    if reduction == "sum":
+        return ct
+    if weights is None and ignore_index is None:
+        return per_element(ct, ct, target)
+    counts = chosen.cast(ct.dtype) if weights is None else where(chosen, weights, 0)
+    return ct / wide(counts).sum().cast(ct.dtype)
