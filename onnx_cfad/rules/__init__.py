@@ -2,15 +2,20 @@
 
 from onnx_cfad.rules import (
     activations,  # noqa: F401
+    batch_normalization,  # noqa: F401
     casts,  # noqa: F401
     convolution,  # noqa: F401
     cumulative,  # noqa: F401
+    determinant,  # noqa: F401
+    einsum,  # noqa: F401
     elementwise,  # noqa: F401
     generation,  # noqa: F401
     gru,  # noqa: F401
     indexing,  # noqa: F401
     linalg,  # noqa: F401
+    losses,  # noqa: F401
     lstm,  # noqa: F401
+    normalization,  # noqa: F401
     reductions,  # noqa: F401
     rnn,  # noqa: F401
     scattering,  # noqa: F401
