@@ -133,7 +133,9 @@ def _prepare(model: ir.Model, types: Types, sites: ControlFlowGraph, adjoints: P
     prepared = [adjoints[s.path].prepare(s.node, types, builder) for s in reversed(sites.sites()) if s.path in adjoints]
     merged = {graph: adjoint for part in prepared for graph, adjoint in part.adjoints.items()}
     positive = frozenset(graph for part in prepared for graph in part.positive)
-    return Prepared(merged, positive, frozenset(graph for part in prepared for graph in part.replayed))
+    replayed = frozenset(graph for part in prepared for graph in part.replayed)
+    lengths = {graph: length for part in prepared for graph, length in part.lengths.items()}
+    return Prepared(merged, positive, replayed, lengths)
 
 
 def _reverse(model: ir.Model, selection: Selection, sweep: Sweep) -> list[str]:

@@ -26,11 +26,13 @@ class Prepared:
         adjoints: How each of its subgraphs is run backwards, by graph.
         positive: Bodies of Loops that run at least once whenever they are reached.
         replayed: Bodies of loops that the reverse pass runs again.
+        lengths: For each such body of a segment whose last run may be shorter: the full length in iterations.
     """
 
     adjoints: Mapping[ir.Graph, Adjoint]
     positive: frozenset[ir.Graph] = frozenset()
     replayed: frozenset[ir.Graph] = frozenset()
+    lengths: Mapping[ir.Graph, int] = dataclasses.field(default_factory=dict[ir.Graph, int])
 
 
 class Adjoint(abc.ABC):

@@ -18,6 +18,7 @@ from onnx_cfad.adjoint.base import Adjoint, Prepared
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder
 from onnx_cfad.adjoint.reversal import Reversal
+from onnx_cfad.adjoint.scan_loop import scan_to_loop
 from onnx_cfad.adjoint.segments import Segmented, segment_loop, segment_scan
 from onnx_cfad.adjoint.sweep import Sweep
 from onnx_cfad.adjoint.taped import Taped
@@ -59,7 +60,13 @@ class Checkpointed(Adjoint):
         prepared = below.prepare(segmented.inner, types, builder)
         outer = segmented.outer.attributes["body"].as_graph()
         again = frozenset(prepared.adjoints)  # all levels below this one
-        return Prepared({**prepared.adjoints, outer: Replayed()}, prepared.positive | segmented.positive, again)
+        uneven = dict.fromkeys(segmented.positive, size)
+        return Prepared(
+            {**prepared.adjoints, outer: Replayed()},
+            prepared.positive | segmented.positive,
+            again,
+            {**prepared.lengths, **uneven},
+        )
 
     def reverse(self, sweep: Sweep, node: ir.Node, cotangents: Cotangents, *, in_loop: bool) -> None:
         """Never reached: a prepared loop is run backwards by the adjoints of its levels."""
@@ -83,10 +90,5 @@ def _segmented(site: LoopSite, size: int, types: Types, builder: Builder) -> Seg
         assert count.static is not None
         node = site.node if site.is_scan else loop_to_scan(site, count.static, builder.namer, slice_rows=True)
         return segment_scan(node, size, count.static, builder)
-    if site.is_scan:
-        raise PlanError(
-            label(site.node),
-            f"a Scan over {count} slices cannot be cut into segments of {size}",
-            "Choose a segment length that divides the trip count, or adjoint 'taped'.",
-        )
-    return segment_loop(site.node, size, builder, conditional=count.conditional)
+    node = scan_to_loop(site.node, builder) if site.is_scan else site.node
+    return segment_loop(node, size, builder, conditional=count.conditional)

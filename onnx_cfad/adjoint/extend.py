@@ -71,16 +71,26 @@ def extend_loop(
     return finals, stacked
 
 
-def extend_branch(node: ir.Node, branch: ir.Graph, value: ir.Value, namer: Namer) -> ir.Value:
-    """Adds an output to an If that hands out ``value`` of ``branch``; the other branch gives an empty placeholder."""
+def extend_branch(node: ir.Node, branch: ir.Graph, value: ir.Value, namer: Namer, *, full: bool = False) -> ir.Value:
+    """Adds an output to an If that hands out ``value`` of ``branch``; the other branch gives an empty placeholder.
+
+    Args:
+        node: The If.
+        branch: One of its branches.
+        value: A value of that branch.
+        namer: For new names.
+        full: The placeholder has the shape of ``value`` where that is static, so that a loop around can stack it.
+    """
+    full = full and isinstance(value.type, ir.TensorType) and value.shape is not None and value.shape.is_static()
     node.resize_outputs(len(node.outputs) + 1)
     output = node.outputs[-1]
     output.name, output.type = namer.fresh(f"saved.{value.name}"), value.type
     if value.shape is not None:
-        output.shape = ir.Shape([None] * value.shape.rank())
+        output.shape = value.shape if full else ir.Shape([None] * value.shape.rank())
     for attribute in node.attributes.values():
         graph = attribute.as_graph()
-        graph.outputs.append(_returned(graph, value, namer) if graph is branch else _placeholder(graph, value, namer))
+        own = graph is branch
+        graph.outputs.append(_returned(graph, value, namer) if own else _placeholder(graph, value, namer, full=full))
     return output
 
 
@@ -101,12 +111,13 @@ def _returned(graph: ir.Graph, value: ir.Value, namer: Namer, *, copy: bool = Fa
     return identity.outputs[0]
 
 
-def _placeholder(graph: ir.Graph, like: ir.Value, namer: Namer) -> ir.Value:
+def _placeholder(graph: ir.Graph, like: ir.Value, namer: Namer, *, full: bool) -> ir.Value:
     if isinstance(like.type, ir.SequenceType):
         node = ir.Node("", "SequenceEmpty", [], [ir.AttrInt64("dtype", int(like.type.elem_type.dtype))])
     else:
         assert like.dtype is not None
         shape = (0,) * like.shape.rank() if like.shape is not None else (0,)
+        shape = tuple(like.shape.numpy()) if full and like.shape is not None else shape
         tensor = ir.Tensor(np.zeros(shape, dtype=like.dtype.numpy()), dtype=like.dtype)
         node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)])
         node.outputs[0].shape = tensor.shape

@@ -48,6 +48,10 @@ class Keeper(abc.ABC):
         None where the region cannot (``must`` asks for the last resort: a sequence, or an output of odd shape).
         """
 
+    def head(self) -> list[ir.Node]:
+        """Nodes that the reverse graph runs first, which make what ``save`` promised."""
+        return []
+
     def same_shape_outside(self, value: ir.Value) -> ir.Value | None:
         """A value outside the region with the shape of ``value``, or None."""
         del value
@@ -96,11 +100,12 @@ class _Resolver:
             for index, value in enumerate(node.inputs):
                 if value is not None and value in self.found:
                     node.replace_input_with(index, self.found[value])
+        copies = [*self.keeper.head(), *self.copies]
         first = next(iter(self.reverse), None)
         if first is None:
-            self.reverse.extend(self.copies)
-        elif self.copies:
-            self.reverse.insert_before(first, self.copies)
+            self.reverse.extend(copies)
+        elif copies:
+            self.reverse.insert_before(first, copies)
 
     def owns(self, value: ir.Value) -> bool:
         return value.graph is self.forward

@@ -61,6 +61,7 @@ class ReverseLoop:
         self._stacked: list[Stacked] = []
         self._inputs: list[tuple[Sliced, ir.Value]] = []
         self._index: ir.Value | None = None
+        self.constants: list[ir.Value] = []
 
     def state(
         self, hint: str, start: Expr, type_: ir.TypeProtocol | None, shape: ir.Shape | None, *, fixed: bool
@@ -140,6 +141,8 @@ class ReverseLoop:
         """
         if not self.states and not self._results:
             return finish(outer, [], [])
+        for constant in self.constants:
+            graph.initializers.add(constant)
         scan = self.can_scan and not any(sliced.sequence for sliced, _ in self._inputs)
         run = self._emit_scan if scan else self._emit_loop
         if positive or not (scan or self._results):

@@ -112,4 +112,4 @@ class _BranchKeeper(Keeper):
         """See ``Keeper.save``."""
         if self.in_loop and not must:
             return None
-        return extend_branch(self.node, self.branch, value, self.outer.namer)
+        return extend_branch(self.node, self.branch, value, self.outer.namer, full=self.in_loop)

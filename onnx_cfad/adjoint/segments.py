@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, concat, op
+from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.regions import Carry, LoopSite, ScanInput, loop_site
 
 _INT64 = ir.TensorType(ir.DataType.INT64)
@@ -44,6 +45,7 @@ def segment_scan(node: ir.Node, segment: int, trips: int, builder: Builder) -> S
         trips: Iterations in all.
         builder: Gives names and the opset; nothing is recorded with it.
     """
+    _count_axes_from_front(node)
     site, count = loop_site(node), trips // segment
     before, body = builder.child(), builder.child()
     sources = [_split_axis(before.expr(x.source), x.axis, count, segment) for x in site.inputs]
@@ -256,6 +258,22 @@ class _LoopSegments:
         result = op.Slice(flat, [0], total.unsqueeze([0]), [0])
         result.value.shape = like.shape
         return result
+
+
+def _count_axes_from_front(node: ir.Node) -> None:
+    """Makes the axes of a Scan non-negative, so that they mean the same one level up."""
+    site = loop_site(node)
+    wholes = (("scan_input_axes", [(x.axis, x.source) for x in site.inputs]),)
+    for name, axes in (*wholes, ("scan_output_axes", [(o.axis, o.stacked) for o in site.outputs])):
+        if any(axis < 0 for axis, _ in axes):
+            counted = [axis if axis >= 0 else axis + _rank(value) for axis, value in axes]
+            node.attributes[name] = ir.AttrInt64s(name, counted)
+
+
+def _rank(value: ir.Value) -> int:
+    if value.shape is None:
+        raise UnsupportedOp(f"value '{value.name}'", "its rank is unknown, and a Scan counts an axis from its end")
+    return value.shape.rank()
 
 
 def _entry_shape(carry: Carry) -> ir.Shape | None:

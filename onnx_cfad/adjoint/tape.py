@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.expr import Builder, Expr, op
+from onnx_cfad.adjoint.expr import Builder, Expr, concat, op
 from onnx_cfad.adjoint.extend import NewCarry, counting_carry, extend_loop, sequence_carry
 from onnx_cfad.adjoint.residuals import Keeper
 from onnx_cfad.adjoint.reverse_loop import ReverseLoop, Sliced
@@ -40,6 +40,8 @@ class LoopKeeper(Keeper):
         self._lagged: dict[int, ir.Value] = {}
         self._true: ir.Value | None = None
         self._tapes: dict[ir.Value, ir.Value] = {}
+        self._unpacked: dict[ir.Value, ir.Value] = {}
+        self._head: list[ir.Node] = []
 
     def uniform(self, value: ir.Value) -> bool:
         """Whether all iterations give ``value`` one shape; what a Scan carries or slices always has one."""
@@ -72,6 +74,8 @@ class LoopKeeper(Keeper):
 
     def save(self, value: ir.Value, *, must: bool) -> ir.Value | None:
         """See ``Keeper.save``."""
+        if must and isinstance(value.type, ir.SequenceType) and not self.site.is_scan:
+            return self._packed(value)
         if not isinstance(value.type, ir.TensorType) or not (must or self._is_kept(value)):
             return None
         if self.uniform(value):
@@ -82,6 +86,10 @@ class LoopKeeper(Keeper):
         if must and not self.site.is_scan:
             return self._sequences.setdefault(value, self._reading(value))
         return None
+
+    def head(self) -> list[ir.Node]:
+        """See ``Keeper.head``."""
+        return self._head
 
     def same_shape_outside(self, value: ir.Value) -> ir.Value | None:
         """See ``Keeper.same_shape_outside``."""
@@ -109,7 +117,7 @@ class LoopKeeper(Keeper):
         finals, tapes = extend_loop(node, carries, elements, self.sweep.types.trip_dims[body], namer)
         self._tapes = dict(zip(elements, tapes, strict=True))
         if recorded:
-            self.sweep.records.tapes[body] = {value: self._tapes[value] for value in recorded}
+            self.sweep.records.tapes[body] = {value: self._evened(value) for value in recorded}
         counter = finals.pop(0) if count.conditional and self.site.index is not None else None
         if counter is not None:
             self.sweep.records.counters[body] = counter
@@ -125,6 +133,23 @@ class LoopKeeper(Keeper):
         if self.site.body not in self.sweep.prepared.replayed:
             return []
         return [value for value in self.sweep.records.values_to_record(self.site) if self.uniform(value)]
+
+    def _evened(self, value: ir.Value) -> ir.Value:
+        """The record of ``value`` padded to the full segment, so that all segments' records have one shape."""
+        tape, length = self._tapes[value], self.sweep.prepared.lengths.get(self.site.body)
+        node = tape.producer()
+        if length is None or value.shape is None or node is None or node.graph is None:
+            return tape
+        pad, rank = Builder(self.outer.namer, self.outer.opset), value.shape.rank() + 1
+        x = pad.expr(tape)
+        short = op.Sub([length], op.Shape(x, start=0, end=1))
+        zeros = pad.constant(np.zeros(rank, dtype=np.int64))
+        whole = op.Pad(x, concat([zeros, short, *([op.Slice(zeros, [1], [rank], [0])] if rank > 1 else [])]))
+        whole.value.shape = ir.Shape([length, *value.shape.dims])
+        node.graph.insert_after(node, pad.nodes)
+        for initializer in pad.initializers:
+            node.graph.initializers.add(initializer)
+        return whole.value
 
     def _hand_on(self, graph: ir.Graph, body: ir.Graph) -> None:
         if not self._lagged:
@@ -158,6 +183,26 @@ class LoopKeeper(Keeper):
         if value not in self._stacked:
             self._stacked[value] = self._reading(value)
         return self._stacked[value]
+
+    def _packed(self, value: ir.Value) -> ir.Value | None:
+        """Keeps a sequence as one tensor an iteration, behind one row of zeros (no operator joins an empty sequence)."""
+        shape = value.shape
+        if value not in self._unpacked:
+            if shape is None or not shape.is_static() or value.dtype is None:
+                return None
+            pack = Builder(self.outer.namer, self.outer.opset)
+            row = pack.constant(np.zeros(shape.numpy()), value.dtype)
+            whole = op.ConcatFromSequence(op.SequenceInsert(pack.expr(value), row, pack.constant(0)), axis=0, new_axis=1)
+            whole.value.shape = ir.Shape([None, *shape.dims])
+            pack.append_to(self.site.body)
+            read = self._sequences.setdefault(whole.value, self._reading(whole.value))
+            unpack = Builder(self.outer.namer, self.outer.opset)
+            parts = op.SplitToSequence(unpack.expr(read), None, axis=0, keepdims=0)
+            result = op.SequenceErase(parts, unpack.constant(0))
+            self.loop.constants.extend(unpack.initializers)
+            self._head.extend(unpack.nodes)
+            self._unpacked[value] = result.value
+        return self._unpacked[value]
 
     def _lag(self, position: int) -> ir.Value:
         carry = self.site.carries[position]
