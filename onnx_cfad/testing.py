@@ -136,8 +136,5 @@ def _with_gradients_renamed(gradient: Gradient) -> tuple[ir.Model, Sequence[str]
     for name in gradient.report.wrt:
         output = by_name[cotangent_name(name)]
         output.name = namer.fresh(f"first.{name}")
-        producer = output.producer()
-        if producer is not None:
-            producer.name = namer.fresh(f"{output.name}/output")
         renamed.append(output.name)
     return model, gradient.report.wrt, renamed

@@ -23,6 +23,7 @@ class Row:
         gradient: The derivative there by the gradient model.
         error: Their difference, relative to the size of the gradient.
         tolerance: The largest error that holds.
+        scale: The size of the gradient there.
         verdict: Whether it holds, is wrong, or could not be told.
         unresolved: Directions and elements in which it could not be told.
     """
@@ -36,8 +37,14 @@ class Row:
     gradient: float
     error: float
     tolerance: float
+    scale: float
     verdict: Outcome
     unresolved: int = 0
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it holds because both numbers are zero, everywhere."""
+        return self.verdict is Outcome.HOLDS and self.scale == 0 and 0 not in self.shape
 
     def __str__(self) -> str:
         return (
@@ -106,6 +113,11 @@ class Validation:
                 raise ValidationError(f"output '{output.name}'", what, remedy)
 
     @property
+    def vacuous(self) -> tuple[str, ...]:
+        """The names whose gradient is exactly zero on both sides: nothing that they reach was exercised."""
+        return tuple(row.name for row in self.rows if row.is_zero)
+
+    @property
     def conclusion(self) -> str:
         """One line: how many gradients hold, are wrong, or could not be told."""
         counts = {outcome: sum(row.verdict is outcome for row in self.rows) for outcome in Outcome}
@@ -115,6 +127,7 @@ class Validation:
         parts = [f"{counts[Outcome.HOLDS]} of {len(self.rows)} gradients hold"]
         parts += [f"{wrong} wrong"] if wrong else []
         parts += open_
+        parts += [f"{len(self.vacuous)} only as zero"] if self.vacuous else []
         parts += [f"{changed} of {len(self.primal)} primal outputs changed"] if changed else []
         return ", ".join(parts)
 
@@ -141,9 +154,11 @@ HEADINGS = ("gradient by", "type", "differences", "gradient", "error", "toleranc
 
 def cells(row: Row) -> tuple[str, ...]:
     """A row as texts, one for each of ``HEADINGS``."""
-    verdict = row.verdict.value + (
-        f" ({row.unresolved} not told)" if row.unresolved and not _is_open(row.verdict) else ""
-    )
+    verdict = row.verdict.value
+    if row.is_zero:
+        verdict += " (zero)"
+    if row.unresolved and not _is_open(row.verdict):
+        verdict += f" ({row.unresolved} not told)"
     numbers = (f"{row.numeric:.6g}", f"{row.gradient:.6g}", f"{row.error:.1e}", f"{row.tolerance:.1e}")
     return (row.name, describe(row.dtype, row.shape), *numbers, verdict, row.method)
 

@@ -71,10 +71,12 @@ class Accuracy:
     Attributes:
         epsilon: The rounding error of one operation of the evaluator.
         rtol: The relative error that the gradient may have.
+        underflow: What the type of the gradient cannot tell from zero.
     """
 
     epsilon: float
     rtol: float
+    underflow: float = 0.0
 
     @property
     def step(self) -> float:
@@ -150,7 +152,7 @@ def _judged(
         return Comparison(numeric, claimed, 0.0, accuracy.rtol, Outcome.KINK)
     scale = max(abs(numeric), gradient_size)
     difference = abs(numeric - claimed)
-    if gradient_size == 0 and difference <= noise:
+    if difference <= (max(noise, accuracy.underflow) if gradient_size == 0 else accuracy.underflow):
         return Comparison(numeric, claimed, 0.0, accuracy.rtol, Outcome.HOLDS)
     tolerance = accuracy.rtol * scale + min(noise, _ROUNDING_SHARE * scale)
     if difference <= tolerance:

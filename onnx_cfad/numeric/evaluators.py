@@ -40,17 +40,14 @@ class Evaluator:
         epsilon: The rounding error of one operation.
         remarks: Why it is not a more exact one.
         run: Outputs by name from inputs by name.
+        deviation: How far rounding in the model's own types moves its outputs from these, relative to the largest.
     """
 
     name: str
     epsilon: float
     remarks: tuple[str, ...]
     run: Callable[[Arrays], dict[str, Any]]
-
-    @property
-    def is_float64(self) -> bool:
-        """Whether it computes in float64."""
-        return self.epsilon < 1e-15
+    deviation: float = 0.0
 
 
 def choose_evaluator(model: ir.Model, feeds: Arrays, expected: Arrays, *, threads: int | None = None) -> Evaluator:
@@ -70,29 +67,50 @@ def choose_evaluator(model: ir.Model, feeds: Arrays, expected: Arrays, *, thread
         except (TargetError, *_REFERENCE_ERRORS) as error:
             remarks.append(_one_line(error))
             continue
-        difference = disagreement(found, expected)
-        if difference is None:
-            return dataclasses.replace(evaluator, remarks=tuple(remarks))
-        remarks.append(f"{evaluator.name} takes another path: {difference}")
+        difference = deviation(found, expected)
+        if difference.conflict is None:
+            return dataclasses.replace(evaluator, remarks=tuple(remarks), deviation=difference.relative)
+        remarks.append(f"{evaluator.name}, which takes another path: {difference.conflict}")
     return dataclasses.replace(_own_type(model, feeds, threads), remarks=tuple(remarks))
 
 
-def disagreement(found: Arrays, expected: Arrays) -> str | None:
-    """How the floating-point outputs of two evaluations differ beyond rounding in the type of ``expected``."""
+@dataclasses.dataclass(frozen=True)
+class Deviation:
+    """How floating-point outputs of two evaluations differ.
+
+    Attributes:
+        relative: The largest difference, relative to the largest element of its output.
+        conflict: What differs beyond rounding in the type of the output; None where nothing does.
+    """
+
+    relative: float = 0.0
+    conflict: str | None = None
+
+
+def deviation(found: Arrays, expected: Arrays) -> Deviation:
+    """How ``found`` differs from ``expected``, in whose types rounding is allowed."""
+    largest = 0.0
     for name, value in expected.items():
         if isinstance(value, list) or np.asarray(value).dtype.name not in _AGREEMENT:
             continue
+        dtype = np.asarray(value).dtype.name
         a, b = np.asarray(found[name], np.float64), np.asarray(value, np.float64)
         if a.shape != b.shape:
-            return f"output '{name}' has shape {list(a.shape)}, not {list(b.shape)}"
+            return Deviation(conflict=f"output '{name}' has shape {list(a.shape)}, not {list(b.shape)}")
         finite = np.isfinite(b)
         if not np.array_equal(finite, np.isfinite(a)):
-            return f"output '{name}' is not finite at the same places"
-        scale = float(np.max(np.abs(b[finite]), initial=0.0))
-        worst = float(np.max(np.abs(a - b)[finite], initial=0.0))
-        if worst > _AGREEMENT[value.dtype.name] * scale + 1e-12:
-            return f"output '{name}' differs by {worst:.2g} (its largest element is {scale:.2g})"
-    return None
+            return Deviation(conflict=f"output '{name}' is not finite at the same places")
+        scale = float(np.max(np.abs(b[finite]), initial=smallest_normal(dtype)))
+        relative = float(np.max(np.abs(a - b)[finite], initial=0.0)) / scale
+        if relative > _AGREEMENT[dtype] and relative * scale > smallest_normal(dtype):
+            return Deviation(relative, f"output '{name}' differs by {relative:.2g} of its largest element")
+        largest = max(largest, relative)
+    return Deviation(largest)
+
+
+def smallest_normal(dtype: str) -> float:
+    """The smallest positive number of a floating-point type with all its digits; below, results are lost."""
+    return {"float64": 2.0**-1022, "float16": 2.0**-14}.get(dtype, 2.0**-126)
 
 
 def _candidates(model: ir.Model, threads: int | None) -> Iterator[Callable[[], Evaluator]]:

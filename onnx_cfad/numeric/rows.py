@@ -12,7 +12,7 @@ import numpy as np
 
 from onnx_cfad.errors import TargetError
 from onnx_cfad.numeric.differences import Accuracy, Comparison, Outcome, Sample, compare
-from onnx_cfad.numeric.evaluators import Evaluator
+from onnx_cfad.numeric.evaluators import Evaluator, smallest_normal
 from onnx_cfad.ports import describe
 from onnx_cfad.verdict import PrimalRow, Row
 
@@ -26,6 +26,9 @@ _DIFFERENCES_RTOL = {2.0**-53: 1e-6, 2.0**-24: 2e-2, 2.0**-11: 3e-1}
 
 _ROUNDING = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 """How far primal outputs may differ where the runtime fuses operators otherwise."""
+
+_GROWTH = 20.0
+"""How much more than the outputs rounding may move their derivatives (long loops in 16 bits)."""
 
 _SECONDS_FOR_ELEMENTS = 10.0
 _ENOUGH_WRONG = 3
@@ -130,7 +133,8 @@ class Checker:
         function = PrimalScalar(self.evaluator, self.cotangents, point.feeds)
         few = x.size <= self.extent.every_element_up_to
         one_by_one = few and 2 * x.size * function.seconds <= _SECONDS_FOR_ELEMENTS
-        varied = _Varied(function, feed, x, gradient, Accuracy(self.evaluator.epsilon, rtol))
+        underflow = smallest_normal(gradient.dtype.name) * x.size
+        varied = _Varied(function, feed, x, gradient, Accuracy(self.evaluator.epsilon, rtol, underflow))
         comparisons: list[tuple[str, Comparison]] = []
         for place, direction in _directions(x.shape, self.extent.directions, one_by_one, self.rng):
             comparisons.append((place, varied.compared(direction)))
@@ -163,7 +167,7 @@ def unchecked_row(name: str, gradient: Any) -> Row:
 
 def _rtol(gradient: Array, evaluator: Evaluator) -> float:
     own = GRADIENT_RTOL.get(gradient.dtype.name, GRADIENT_RTOL["float32"])
-    return max(own, _DIFFERENCES_RTOL.get(evaluator.epsilon, 3e-1))
+    return max(own, _DIFFERENCES_RTOL.get(evaluator.epsilon, 3e-1), _GROWTH * evaluator.deviation)
 
 
 def _directions(
@@ -234,7 +238,7 @@ def _row(name: str, gradient: Array, method: str, found: list[tuple[str, Compari
         method += " at another point"
     return Row(
         name, gradient.dtype.name, gradient.shape, method, place,
-        worst.numeric, worst.claimed, worst.error, worst.tolerance, verdict, unresolved,
+        worst.numeric, worst.claimed, worst.error, worst.tolerance, worst.scale, verdict, unresolved,
     )  # fmt: skip
 
 
