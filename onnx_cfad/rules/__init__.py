@@ -16,6 +16,7 @@ from onnx_cfad.rules import (
     losses,  # noqa: F401
     lstm,  # noqa: F401
     normalization,  # noqa: F401
+    pooling,  # noqa: F401
     reductions,  # noqa: F401
     rnn,  # noqa: F401
     scattering,  # noqa: F401

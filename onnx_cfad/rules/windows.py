@@ -24,7 +24,7 @@ class Window:
         count: Places of the window.
         slack: Padded elements after the last place; None where only the run knows it. Negative where the last
             place reaches beyond the padding (ceil_mode).
-        longest_slack: A bound on an unknown slack; None where there is none.
+        longest_slack: A bound on an unknown slack that is not negative; None where there is none.
     """
 
     kernel: Size
@@ -110,7 +110,8 @@ def _explicit(signal: Size, kernel: Size, stride: int, dilation: int, begin: int
         return Window(kernel, stride, dilation, begin, end, signal, room / stride + 1, *_slack(stride))
     count = divided_up(room, stride) + 1
     past = op.Cast(op.GreaterOrEqual((count - 1) * stride, signal + begin), to=7)
-    return Window(kernel, stride, dilation, begin, end, signal, count - past, *_slack(stride))
+    slack = _slack(stride) if stride == 1 else (None, None)
+    return Window(kernel, stride, dilation, begin, end, signal, count - past, *slack)
 
 
 def _same(signal: Size, kernel: Size, stride: int, dilation: int, *, upper: bool) -> Window:
