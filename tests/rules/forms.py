@@ -94,7 +94,8 @@ def check(case: Case, form: str, *, flat: bool = False, **options: Any) -> None:
         with pytest.raises(cfad.UnsupportedOp, match="rank"):
             cfad.vjp(model, wrt=list(case.floats), outputs=case.seeded)
         return
-    assert_vjp(model, feeds, wrt=list(case.floats), outputs=case.seeded, **options)
+    # The branch of the other rank is dead: an inference that finds the rank elsewhere may call it a contradiction.
+    assert_vjp(model, feeds, wrt=list(case.floats), outputs=case.seeded, check=form != "unranked", **options)
 
 
 def check_second(case: Case, form: str) -> None:
