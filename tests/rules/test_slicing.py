@@ -15,7 +15,7 @@ BEYOND, BEFORE = 2**63 - 1, -(2**63)
 KNOWN = ("static", "computed", "unranked")  # shape inference takes a symbolic axis to be long enough
 
 
-def slicing(  # noqa: PLR0917 - in the order of the operator's inputs
+def slicing(
     name: str,
     shape: tuple[int, ...],
     starts: list[int],
