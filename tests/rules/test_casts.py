@@ -13,7 +13,11 @@ import onnx_cfad as cfad
 from tests.oracle import assert_vjp, node_model, run_ort
 
 RNG = np.random.default_rng(9)
-FLOATS: dict[int, type] = {TensorProto.FLOAT16: np.float16, TensorProto.FLOAT: np.float32, TensorProto.DOUBLE: np.float64}
+FLOATS: dict[int, type] = {
+    TensorProto.FLOAT16: np.float16,
+    TensorProto.FLOAT: np.float32,
+    TensorProto.DOUBLE: np.float64,
+}
 
 
 def normal(*shape: int) -> np.ndarray:
