@@ -1,0 +1,73 @@
+"""One-node gradients in float32 and float16 in ONNX Runtime, against the same gradient in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+import onnx_cfad as cfad
+from tests.oracle import RUNNERS, Array, check_emitted, node_model, run_ort
+
+TOLERANCE: dict[Any, float] = {np.float32: 2e-5, np.float16: 2e-2}
+
+
+def assert_same_gradient(
+    node: onnx.NodeProto,
+    feeds: Mapping[str, Array],
+    *,
+    wrt: Sequence[str],
+    dtype: type,
+    runner: str,
+    seeded: Sequence[str] | None = None,
+    tolerance: float | None = None,
+    **build: Any,
+) -> None:
+    """Asserts that the gradient of ``node`` in ``dtype`` by ONNX Runtime is that in float64 by ``runner``.
+
+    Args:
+        node: Reads ``feeds``.
+        feeds: Inputs in float64; they are rounded to ``dtype`` for both.
+        wrt: Inputs to differentiate by.
+        dtype: Element type, NumPy's.
+        runner: "ort" or "reference", for float64.
+        seeded: Outputs to differentiate.
+        tolerance: Relative to the largest element; default by ``dtype``.
+        build: For ``node_model``.
+    """
+    narrow = {k: a.astype(dtype) if a.dtype.kind == "f" else a for k, a in feeds.items()}
+    wide = {k: a.astype(np.float64) if a.dtype.kind == "f" else a for k, a in narrow.items()}
+    elem = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    found = _gradients(node, narrow, wrt, seeded, "ort", {name: elem for name in node.output if name}, build)
+    expected = _gradients(node, wide, wrt, seeded, runner, None, build)
+    for name in wrt:
+        assert found[name].dtype == dtype
+        scale = float(np.abs(expected[name]).max(initial=0.0))
+        error = float(np.abs(found[name].astype(np.float64) - expected[name]).max(initial=0.0))
+        limit = TOLERANCE[dtype] if tolerance is None else tolerance
+        assert error <= limit * max(scale, 1e-3), f"{name}: {found[name]} against {expected[name]}"
+
+
+def _gradients(
+    node: onnx.NodeProto,
+    feeds: Mapping[str, Array],
+    wrt: Sequence[str],
+    seeded: Sequence[str] | None,
+    runner: str,
+    outputs: Mapping[str, int] | None,
+    build: Mapping[str, Any],
+) -> dict[str, Array]:
+    model = node_model(node, feeds, outputs=outputs, **build)
+    emitted = cfad.vjp(model, wrt=wrt, outputs=seeded).proto()
+    check_emitted(emitted)
+    run = RUNNERS[runner]
+    primal = (run_ort if runner == "ort" else run)(model, feeds)
+    rng = np.random.default_rng(7)
+    names = [i.name for i in emitted.graph.input if i.name not in feeds]
+    seeds = {n: np.asarray(rng.standard_normal(primal[n[: -len("_grad")]].shape)) for n in names}
+    typed = {n: a.astype(primal[n[: -len("_grad")]].dtype) for n, a in seeds.items()}
+    results = run(emitted, {**feeds, **typed})
+    return {name: results[f"{name}_grad"] for name in wrt}
