@@ -11,12 +11,13 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-from onnx_cfad.adjoint.expr import Builder, Expr, concat, op, scan
+from onnx_cfad.adjoint.expr import Builder, Expr, concat, op
 from onnx_cfad.rules.recurrent import (
     Named,
     Recurrence,
     RecurrentOperator,
     contraction,
+    scan_steps,
     seeds_and_states,
     transposed,
 )
@@ -69,9 +70,9 @@ class GruRecurrence(Recurrence):
         return argument + (biases[0] + biases[1]) if biases else argument
 
     @functools.cached_property
-    def swept(self) -> tuple[Expr, list[Expr]]:
+    def adjoint(self) -> tuple[Expr, list[Expr]]:
         """The cotangents of the gates' arguments [T, N, 3 * H], and that of the initial hidden state."""
-        (hidden,), (gates,) = scan(
+        (hidden,), (gates,) = scan_steps(
             self._linear_step if self.linear else self._step,
             [self.ct_last],
             self._factors(),
@@ -115,15 +116,15 @@ class GruRecurrence(Recurrence):
     def to_recurrence(self) -> Expr:
         """The cotangents of what the recurrence adds to the gates' arguments [T, N, 3 * H]."""
         if not self.linear:
-            return self.swept[0]
-        z, r, h = op.Split(self.swept[0], axis=-1, num_outputs=3, outputs=3)
+            return self.adjoint[0]
+        z, r, h = op.Split(self.adjoint[0], axis=-1, num_outputs=3, outputs=3)
         return concat([z, r, h * self.reset], axis=-1)
 
     def ct_r(self) -> Expr:
         """The cotangent of the recurrence weights [3 * H, H]."""
         if self.linear:
             return contraction(self.to_recurrence, self.previous)
-        z, r, h = op.Split(self.swept[0], axis=-1, num_outputs=3, outputs=3)
+        z, r, h = op.Split(self.adjoint[0], axis=-1, num_outputs=3, outputs=3)
         return concat(
             [
                 contraction(concat([z, r], axis=-1), self.previous),

@@ -14,8 +14,8 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-from onnx_cfad.adjoint.expr import Builder, Expr, concat, op, scan, where, zeros_like
-from onnx_cfad.rules.recurrent import Named, Recurrence, RecurrentOperator, joined, seeds_and_states, total
+from onnx_cfad.adjoint.expr import Builder, Expr, concat, op, where, zeros_like
+from onnx_cfad.rules.recurrent import Named, Recurrence, RecurrentOperator, joined, scan_steps, seeds_and_states, total
 from onnx_cfad.rules.registry import vjp
 
 
@@ -53,7 +53,7 @@ class LstmRecurrence(Recurrence):
     @functools.cached_property
     def cells(self) -> Expr:
         """The cell states [T, N, H]."""
-        _, cells = scan(
+        _, cells = scan_steps(
             self._peephole_step if self.peephole is not None else _cell_step,
             [self.initial_cell],
             self._cell_inputs(),
@@ -86,9 +86,9 @@ class LstmRecurrence(Recurrence):
         return self.shifted(self.cells, self.initial_cell)
 
     @functools.cached_property
-    def swept(self) -> tuple[Expr, list[Expr]]:
+    def adjoint(self) -> tuple[Expr, list[Expr]]:
         """The cotangents of the gates' arguments [T, N, 4 * H], and those of the initial hidden and cell states."""
-        (hidden, cell), (gates,) = scan(
+        (hidden, cell), (gates,) = scan_steps(
             self._step, [self.ct_last, self.ct_last_cell], self._factors(), reverse=not self.backward, name="lstm"
         )
         return gates, [self.at_start(hidden), self.at_start(cell)]
@@ -134,7 +134,7 @@ class LstmRecurrence(Recurrence):
 
     def ct_peepholes(self) -> Expr:
         """The cotangent of the peephole weights [3 * H]."""
-        zi, zo, zf, _ = op.Split(self.swept[0], axis=-1, num_outputs=4, outputs=4)
+        zi, zo, zf, _ = op.Split(self.adjoint[0], axis=-1, num_outputs=4, outputs=4)
         parts = [zi * self.previous_cells, zo * self.cells, zf * self.previous_cells]
         return total(concat(parts, axis=-1))
 
@@ -185,6 +185,6 @@ def lstm(
     ]
     return (
         *operator.results(parts),
-        lambda: operator.layout.joined_states([part.swept[1][1] for part in parts]),
+        lambda: operator.layout.joined_states([part.adjoint[1][1] for part in parts]),
         lambda: joined([part.ct_peepholes() for part in parts]),
     )

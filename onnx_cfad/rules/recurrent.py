@@ -17,7 +17,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.cotangents import wide
-from onnx_cfad.adjoint.expr import Expr, concat, full, op, where
+from onnx_cfad.adjoint.expr import Builder, Expr, concat, full, op, scan, where
 from onnx_cfad.rules.recurrent_activations import Activation, activations
 from onnx_cfad.rules.windows import size_of, vector
 
@@ -102,21 +102,21 @@ class Recurrence(abc.ABC):
 
     @functools.cached_property
     @abc.abstractmethod
-    def swept(self) -> tuple[Expr, list[Expr]]:
+    def adjoint(self) -> tuple[Expr, list[Expr]]:
         """The cotangents of the gates' arguments [T, N, G * H], and those of the initial states."""
 
     @functools.cached_property
     def to_recurrence(self) -> Expr:
         """The cotangents of what the recurrence weights and biases add to the gates' arguments [T, N, G * H]."""
-        return self.swept[0]
+        return self.adjoint[0]
 
     def ct_x(self) -> Expr:
         """The cotangent of the inputs [T, N, I]."""
-        return self.swept[0] @ self.w
+        return self.adjoint[0] @ self.w
 
     def ct_w(self) -> Expr:
         """The cotangent of the input weights [G * H, I]."""
-        return contraction(self.swept[0], self.x)
+        return contraction(self.adjoint[0], self.x)
 
     def ct_r(self) -> Expr:
         """The cotangent of the recurrence weights [G * H, H]."""
@@ -124,7 +124,7 @@ class Recurrence(abc.ABC):
 
     def ct_b(self) -> Expr:
         """The cotangent of the biases [2 * G * H]."""
-        return concat([total(self.swept[0]), total(self.to_recurrence)])
+        return concat([total(self.adjoint[0]), total(self.to_recurrence)])
 
 
 def transposed(weights: Expr) -> Expr:
@@ -132,14 +132,36 @@ def transposed(weights: Expr) -> Expr:
     return op.Transpose(weights, perm=[1, 0])
 
 
+def ranked(x: Expr, rank: int) -> Expr:
+    """``x``, known to have ``rank`` dimensions: ONNX Runtime wants to know of what a Scan body returns."""
+    if x.value.shape is None:
+        x.value.shape = ir.Shape([None] * rank)
+    return x
+
+
+def scan_steps(
+    body: Callable[[Builder, list[Expr], list[Expr]], tuple[list[Expr], list[Expr]]],
+    states: Sequence[Expr],
+    inputs: Sequence[Expr],
+    *,
+    reverse: bool,
+    name: str,
+) -> tuple[list[Expr], list[Expr]]:
+    """A Scan over the steps of ``inputs`` [T, N, ...] with ``states`` [N, H]; results of a step are [N, ...]."""
+
+    def step(inner: Builder, carries: list[Expr], slices: list[Expr]) -> tuple[list[Expr], list[Expr]]:
+        new, results = body(inner, carries, slices)
+        return [ranked(x, 2) for x in new], [ranked(x, 2) for x in results]
+
+    return scan(step, [ranked(x, 2) for x in states], [ranked(x, 3) for x in inputs], reverse=reverse, name=name)
+
+
 def contraction(left: Expr, right: Expr) -> Expr:
     """The sum over steps and sequences of ``transpose(left) @ right``: [T, N, K] and [T, N, M] to [K, M]."""
     factors = [wide(left), wide(right)]
     kind = max((factor.dtype for factor in factors), key=lambda dtype: dtype.bitwidth)
     rows = [op.Flatten(factor.cast(kind), axis=2) for factor in factors]
-    for row in rows:
-        row.value.shape = ir.Shape([None, None])
-    return op.Gemm(*rows, transA=1).cast(left.dtype)
+    return op.Gemm(*(ranked(row, 2) for row in rows), transA=1).cast(left.dtype)
 
 
 def total(x: Expr) -> Expr:
@@ -290,7 +312,7 @@ class RecurrentOperator:
             lambda: joined([part.ct_r() for part in parts]),
             lambda: joined([part.ct_b() for part in parts]),
             None,
-            lambda: self.layout.joined_states([part.swept[1][0] for part in parts]),
+            lambda: self.layout.joined_states([part.adjoint[1][0] for part in parts]),
         )
 
 

@@ -6,8 +6,8 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-from onnx_cfad.adjoint.expr import Builder, Expr, op, scan
-from onnx_cfad.rules.recurrent import Named, Recurrence, RecurrentOperator, seeds_and_states
+from onnx_cfad.adjoint.expr import Builder, Expr, op
+from onnx_cfad.rules.recurrent import Named, Recurrence, RecurrentOperator, scan_steps, seeds_and_states
 from onnx_cfad.rules.registry import vjp
 
 
@@ -16,11 +16,11 @@ class RnnRecurrence(Recurrence):
     """One direction of an RNN."""
 
     @functools.cached_property
-    def swept(self) -> tuple[Expr, list[Expr]]:
+    def adjoint(self) -> tuple[Expr, list[Expr]]:
         """The cotangents of the activation's arguments [T, N, H], and that of the initial hidden state."""
         slope = self.within(self.functions[0].slope(self.arguments, self.y))
         inputs = [slope, *self.seeds, *self.idle]
-        (hidden,), (arguments,) = scan(self._step, [self.ct_last], inputs, reverse=not self.backward, name="rnn")
+        (hidden,), (arguments,) = scan_steps(self._step, [self.ct_last], inputs, reverse=not self.backward, name="rnn")
         return arguments, [self.at_start(hidden)]
 
     def _step(self, inner: Builder, carries: list[Expr], slices: list[Expr]) -> tuple[list[Expr], list[Expr]]:
