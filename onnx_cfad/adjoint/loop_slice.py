@@ -39,6 +39,10 @@ class LoopSlice:
     recorded: Mapping[ir.Value, ir.Value]
     exact: bool
 
+    def made(self) -> list[ir.Value]:
+        """The outputs of the loop that the slice makes."""
+        return [*(c.final for c in self.carries), *(o.stacked for o in self.outputs)]
+
     def outer_values(self) -> list[ir.Value]:
         """What the slice reads from outside the loop, records included, in order."""
         entering = [*(c.initial for c in self.carries), *(s.source for s in self.inputs), *self.recorded.values()]

@@ -14,15 +14,17 @@ Only the shape of a value is often needed: then the shape is saved, not the valu
 from __future__ import annotations
 
 import abc
+from collections import deque
+from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.loop_slice import copy_slice, slice_loop
+from onnx_cfad.adjoint.loop_slice import LoopSlice, copy_slice, slice_loop
 from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.replay import copy_node
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.graph.regions import captured_by, is_branch, is_loop, label, loop_site
+from onnx_cfad.graph.regions import captured_by, is_branch, is_loop, label, loop_site, subgraphs_of
 from onnx_cfad.names import Namer
 
 _CHEAP = frozenset(
@@ -35,11 +37,22 @@ _SHAPES = frozenset(("Shape", "Size", "SequenceLength"))
 
 
 class Keeper(abc.ABC):
-    """How one kind of region keeps values for its reverse pass."""
+    """How one kind of region keeps values for its reverse pass.
+
+    Attributes:
+        repeats: The region runs many times, so what does not change in it is better computed again than saved.
+    """
+
+    repeats = False
 
     @abc.abstractmethod
     def bound(self, value: ir.Value) -> ir.Value | None:
         """The value of the reverse scope that equals ``value`` without anything being saved, or None."""
+
+    def provides(self, value: ir.Value) -> bool:
+        """Whether ``bound`` has an answer for an input of the region."""
+        del value
+        return False
 
     @abc.abstractmethod
     def save(self, value: ir.Value, *, must: bool) -> ir.Value | None:
@@ -75,6 +88,8 @@ def resolve(reverse: ir.Graph, forward: ir.Graph, keeper: Keeper, records: Recor
 
 
 class _Resolver:
+    """Decides for every primal value that the reverse graph needs, then makes the copies in forward order."""
+
     def __init__(
         self, reverse: ir.Graph, forward: ir.Graph, keeper: Keeper, records: Records, namer: Namer
     ) -> None:
@@ -82,8 +97,9 @@ class _Resolver:
         self.records, self.namer = records, namer
         self.found: dict[ir.Value, ir.Value] = {}
         self.needed: set[ir.Value] = set()
-        self.copies: list[ir.Node] = []
-        self.freedom: dict[ir.Value, bool] = {}
+        self.copied: set[ir.Value] = set()
+        self.parts: dict[ir.Node, LoopSlice] = {}
+        self.free = self.free_values()
 
     def run(self) -> None:
         nodes = list(self.reverse.all_nodes())
@@ -92,15 +108,15 @@ class _Resolver:
         needed = {v for n in nodes if n not in skipped for v in n.inputs if v is not None and self.owns(v)}
         moved = {v for n in shapes for v in self.chain_inputs(n)}
         self.needed = needed - (moved - self.read_elsewhere(nodes, skipped))
-        for value in self.in_order(self.needed):
-            self.obtain(value)
-        for node in shapes:
-            self.shape_read(node)
+        self.decide(self.in_order(self.needed))
+        renamed = {node: output for node in shapes if (output := self.shape_read(node)) is not None}
+        copies = [*self.keeper.head(), *self.copies()]
+        for node, output in renamed.items():
+            ir.convenience.replace_all_uses_with(node.outputs[0], self.found[output])
         for node in self.reverse.all_nodes():
             for index, value in enumerate(node.inputs):
                 if value is not None and value in self.found:
                     node.replace_input_with(index, self.found[value])
-        copies = [*self.keeper.head(), *self.copies]
         first = next(iter(self.reverse), None)
         if first is None:
             self.reverse.extend(copies)
@@ -110,107 +126,122 @@ class _Resolver:
     def owns(self, value: ir.Value) -> bool:
         return value.graph is self.forward
 
-    def in_order(self, values: set[ir.Value]) -> list[ir.Value]:
+    def in_order(self, values: Collection[ir.Value]) -> list[ir.Value]:
         """Values in the order the forward pass makes them: what is early is the better leaf to save."""
         ordered = [v for v in (*self.forward.inputs, *self.forward.initializers.values()) if v in values]
         ordered += [output for node in self.forward for output in node.outputs if output in values]
         return ordered
 
-    def obtain(self, value: ir.Value, *, decision: bool = False) -> ir.Value:
-        if value in self.found:
-            return self.found[value]
-        if value.is_initializer():
-            return self.copied_initializer(value)
-        if not decision and (self.is_free(value) or self.is_cheap_now(value)):
-            return self.replayed(value)
-        result = self.keeper.bound(value) or self.keeper.save(value, must=False)
+    def free_values(self) -> set[ir.Value]:
+        """The values that follow, cheaply or once for all iterations, from what the reverse scope has anyway."""
+        free = {v for v in self.forward.inputs if self.keeper.provides(v)} | set(self.forward.initializers.values())
+        invariant = set(self.forward.initializers.values())
+        for node in self.forward:
+            inputs = [v for v in node.inputs if v is not None]
+            steady = all(v in invariant or not self.owns(v) for v in inputs) and is_pure(node) and not subgraphs_of(node)
+            if steady:
+                invariant.update(node.outputs)
+            if (_is_cheap(node) or (steady and self.keeper.repeats)) and all(v in free or not self.owns(v) for v in inputs):
+                free.update(node.outputs)
+        return free
+
+    def decide(self, values: Iterable[ir.Value]) -> None:
+        """Decides for ``values`` and for all that their copies need, without recursion."""
+        pending = deque(values)
+        while pending:
+            value = pending.popleft()
+            if value not in self.found and value not in self.copied:
+                pending.extend(self.decided(value))
+
+    def decided(self, value: ir.Value) -> list[ir.Value]:
+        """Saves ``value`` or marks it to be copied; gives what a copy needs."""
         node = value.producer()
+        if value.is_initializer():
+            self.copied_initializer(value)
+            return []
+        if node is not None and (value in self.free or self.is_cheap_now(node)):
+            return self.copy_later(value, node)
+        result = self.keeper.bound(value) or self.keeper.save(value, must=False)
         if result is None and node is not None:
-            if is_loop(node) and self.loop_replayed(value, node):
-                return self.found[value]
-            if not is_loop(node) and is_pure(node):
-                return self.replayed(value)
-        result = result or self.keeper.save(value, must=True)
+            if is_loop(node):
+                part = self.replayable_part(value, node)
+                if part is not None:
+                    return self.replay_later(value, node, part)
+            elif is_pure(node):
+                return self.copy_later(value, node)
+        self.found[value] = result or self.last_resort(value)
+        return []
+
+    def last_resort(self, value: ir.Value) -> ir.Value:
+        result = self.keeper.save(value, must=True)
         if result is None:
-            where = label(node) if node is not None else f"value '{value.name}'"
+            node = value.producer()
             raise UnsupportedOp(
-                where,
+                label(node) if node is not None else f"value '{value.name}'",
                 f"the reverse pass needs '{value.name}' ({value.type}), whose shape or length varies from one "
                 "iteration to the next and which cannot be computed again",
                 "Declare its shape, or move it out of the loop.",
             )
-        self.found[value] = result
         return result
 
-    def is_free(self, value: ir.Value) -> bool:
-        """Whether ``value`` follows cheaply from what the reverse scope has without saving anything."""
-        if value not in self.freedom:
-            node = value.producer()
-            if not self.owns(value) or value.is_initializer():
-                self.freedom[value] = True
-            elif node is None:
-                self.freedom[value] = self.keeper.bound(value) is not None
-            else:
-                self.freedom[value] = _is_cheap(node) and all(self.is_free(v) for v in node.inputs if v is not None)
-        return self.freedom[value]
-
-    def is_cheap_now(self, value: ir.Value) -> bool:
-        node = value.producer()
-        if node is None or not _is_cheap(node):
+    def is_cheap_now(self, node: ir.Node) -> bool:
+        if not _is_cheap(node):
             return False
-        return all(v in self.found or self.is_free(v) for v in node.inputs if v is not None)
+        return all(v in self.found or v in self.free or not self.owns(v) for v in node.inputs if v is not None)
 
-    def replayed(self, value: ir.Value) -> ir.Value:
-        node = value.producer()
-        if node is None:
-            bound = self.keeper.bound(value)
-            assert bound is not None
-            self.found[value] = bound
-            return bound
-        own = [v for v in node.inputs if v is not None and self.owns(v)]
-        for operand in own:
-            self.obtain(operand, decision=is_branch(node) and operand.dtype == ir.DataType.BOOL)
-        for captured in captured_by(node):
-            if self.owns(captured):
-                self.obtain(captured)
-        if all(output in self.found for output in node.outputs):
+    def copy_later(self, value: ir.Value, node: ir.Node) -> list[ir.Value]:
+        self.copied.add(value)
+        inputs = [v for v in node.inputs if v is not None and self.owns(v)]
+        if is_branch(node) and inputs and inputs[0] not in self.found:
+            self.found[inputs[0]] = self.recorded(inputs[0])
+        return [*inputs, *(v for v in captured_by(node) if self.owns(v))]
+
+    def recorded(self, value: ir.Value) -> ir.Value:
+        """A decision that the forward pass made: saved, not made again."""
+        if value.is_initializer():
+            self.copied_initializer(value)
             return self.found[value]
-        self.copies.append(copy_node(node, self.found, self.namer))
-        return self.found[value]
+        return self.found.get(value) or self.keeper.bound(value) or self.last_resort(value)
 
-    def loop_replayed(self, value: ir.Value, node: ir.Node) -> bool:
-        """Copies the part of a loop that makes what is needed of it; false where that part draws random numbers."""
-        site = loop_site(node)
-        counter = self.records.counter_of(node)
+    def replayable_part(self, value: ir.Value, node: ir.Node) -> LoopSlice | None:
+        """The part of a loop that makes what is needed of it; None where that part draws random numbers."""
         wanted = [o for o in node.outputs if o is value or o in self.needed]
-        part = slice_loop(site, wanted, self.records)
-        if not all(map(is_pure, part.nodes)):
-            return False
-        trips = None
-        if counter is not None and not site.is_scan:
-            trips = self.obtain_decision(counter) if self.owns(counter) else counter
-        tapes = set(part.recorded.values())
-        for outer in part.outer_values():
-            if self.owns(outer):
-                self.obtain_decision(outer) if outer in tapes else self.obtain(outer)
-        self.copies.append(copy_slice(part, trips, self.found, self.records, self.namer))
-        return True
+        part = slice_loop(loop_site(node), wanted, self.records)
+        return part if all(map(is_pure, part.nodes)) else None
 
-    def obtain_decision(self, value: ir.Value) -> ir.Value:
-        """A recorded decision: saved, never derived from a second run of the loop that makes it."""
-        if value not in self.found:
-            saved = self.keeper.save(value, must=True)
-            if saved is None:
-                raise UnsupportedOp(f"value '{value.name}'", "a recorded decision cannot be saved here")
-            self.found[value] = saved
-        return self.found[value]
+    def replay_later(self, value: ir.Value, node: ir.Node, part: LoopSlice) -> list[ir.Value]:
+        if node in self.parts:  # more of the loop is needed than was known: one copy makes all of it
+            wanted = {*self.parts[node].made(), *part.made()}
+            part = slice_loop(part.site, wanted, self.records)
+        self.parts[node] = part
+        self.copied.update(part.made())
+        counter = self.records.counter_of(node)
+        decisions = [*part.recorded.values(), *([counter] if counter is not None and not part.site.is_scan else [])]
+        for decision in decisions:
+            if self.owns(decision) and decision not in self.found:
+                self.found[decision] = self.recorded(decision)
+        del value
+        return [v for v in part.outer_values() if self.owns(v)]
 
-    def copied_initializer(self, value: ir.Value) -> ir.Value:
+    def copies(self) -> list[ir.Node]:
+        """The copies, in the order of their originals."""
+        made: list[ir.Node] = []
+        saved = dict(self.found)
+        for node in list(self.forward):
+            if node in self.parts:
+                counter = self.records.counter_of(node)
+                trips = None if counter is None else self.found.get(counter, counter)
+                made.append(copy_slice(self.parts[node], trips, self.found, self.records, self.namer))
+            elif not self.copied.isdisjoint(node.outputs):
+                made.append(copy_node(node, self.found, self.namer))
+                self.found.update({o: saved[o] for o in node.outputs if o in saved})
+        return made
+
+    def copied_initializer(self, value: ir.Value) -> None:
         name = self.namer.fresh(f"replay/{value.name}")
         copy = ir.Value(name=name, type=value.type, shape=value.shape, const_value=value.const_value)
         self.reverse.initializers.add(copy)
         self.found[value] = copy
-        return copy
 
     # Shapes: a Shape node of the reverse graph over a primal value reads nothing else of it.
 
@@ -237,19 +268,23 @@ class _Resolver:
         chains = {self.chain_of(node) for node in skipped}
         return {v for n in nodes if n not in skipped and n not in chains for v in n.inputs if v is not None}
 
-    def shape_read(self, node: ir.Node) -> None:
+    def shape_read(self, node: ir.Node) -> ir.Value | None:
+        """Settles a shape read; gives the forward value that replaces it where the shape itself is needed."""
         value = node.inputs[0]
         assert value is not None
         if self.owns(value):
-            if value in self.found or self.is_free(value) or self.is_cheap_now(value):
-                self.obtain(value)
-                return
+            producer = value.producer()
+            there = value in self.found or value in self.copied or value in self.free
+            if there or (producer is not None and self.is_cheap_now(producer)):
+                self.decide([value])
+                return None
             outside = self.keeper.same_shape_outside(value)
             if outside is not None:
                 node.replace_input_with(0, outside)
-                return
+                return None
         output = self.forward_shape(node, value)
-        ir.convenience.replace_all_uses_with(node.outputs[0], self.obtain(output))
+        self.decide([output])
+        return output
 
     def forward_shape(self, node: ir.Node, value: ir.Value) -> ir.Value:
         """The shape read moved to the forward pass, right where its value is."""

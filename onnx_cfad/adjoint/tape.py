@@ -30,6 +30,8 @@ class LoopKeeper(Keeper):
         carries_only: Tape nothing but carries and recorded decisions; all else is computed again.
     """
 
+    repeats = True
+
     def __init__(
         self, sweep: Sweep, site: LoopSite, outer: Builder, loop: ReverseLoop, *, carries_only: bool = False
     ) -> None:
@@ -71,6 +73,11 @@ class LoopKeeper(Keeper):
             if value is source.slice:
                 return self.loop.input(Sliced(source.source, source.axis, not source.reverse), value).value
         return None
+
+    def provides(self, value: ir.Value) -> bool:
+        """See ``Keeper.provides``."""
+        site = self.site
+        return value is site.index or value is site.predicate or any(value is source.slice for source in site.inputs)
 
     def save(self, value: ir.Value, *, must: bool) -> ir.Value | None:
         """See ``Keeper.save``."""

@@ -76,6 +76,8 @@ def best_segment(trips: int, carry: int, iteration: int, *, divides: bool, level
         divides: The trip count is fixed: prefer a divisor of it within a factor of two.
         levels: Levels of the schedule.
     """
+    if trips < 1:
+        return 1
     boundary = _SCAN_BOUNDARY if divides else _LOOP_BOUNDARY
     weight = boundary * max(carry, 1) / (_SEGMENT * max(iteration, 1))
     ideal = (trips * weight) ** (1 / levels) if levels == 2 else trips ** (1 / levels)
