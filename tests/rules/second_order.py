@@ -23,6 +23,7 @@ def assert_second_order(
     runner: str = "ort",
     rtol: float = 1e-5,
     atol: float = 1e-6,
+    step: float | None = None,
     **build: Any,
 ) -> None:
     """Asserts that a gradient's gradient equals central differences of the gradient, in float64.
@@ -36,6 +37,7 @@ def assert_second_order(
         runner: "ort" or "reference".
         rtol: Relative tolerance.
         atol: Absolute tolerance.
+        step: Of the differences.
         build: For ``node_model``.
     """
     model = node_model(node, feeds, outputs=outputs or {"y": DOUBLE}, **build)
@@ -49,4 +51,4 @@ def assert_second_order(
         # Renamed: the gradient of the gradient by x is called x_grad as well.
         first.graph.node.append(helper.make_node("Identity", [f"{name}_grad"], [f"slope_{name}"], name=f"slope_{name}"))
         first.graph.output.append(helper.make_tensor_value_info(f"slope_{name}", DOUBLE, [None] * feeds[name].ndim))
-    assert_vjp(first, {**feeds, **seeds}, wrt=[*wrt, *seeds], runner=runner, rtol=rtol, atol=atol)
+    assert_vjp(first, {**feeds, **seeds}, wrt=[*wrt, *seeds], runner=runner, rtol=rtol, atol=atol, step=step)
