@@ -39,8 +39,8 @@ def main() -> None:
     torch.manual_seed(12)
     module = Heat(SIZE, STEPS)
     with torch.no_grad():
-        module.conductivity.uniform_(3e-3, 9e-3)
-    inputs = {"u": torch.rand(1, 1, SIZE, SIZE), "source": 1e-4 * torch.rand(1, 1, SIZE, SIZE)}
+        module.conductivity.uniform_(4e-3, 12e-3)
+    inputs = {"u": torch.rand(1, 1, SIZE, SIZE), "source": 3e-5 * torch.rand(1, 1, SIZE, SIZE)}
     reference.write("heat", exporting.export_script(module, inputs, ["u_end"]), module, inputs)
 
 

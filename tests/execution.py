@@ -12,11 +12,22 @@ from onnx.reference import ReferenceEvaluator
 from tests.convolution_operator import ConvTranspose
 from tests.loop_operators import Loop, Scan
 
+LEVELS = ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")
 
-def run_in_onnxruntime(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Every output of ``model`` by name, computed by one thread of ONNX Runtime's CPU provider."""
+
+def run_in_onnxruntime(
+    model: ModelProto, feeds: Mapping[str, np.ndarray], level: str = "ENABLE_ALL"
+) -> dict[str, np.ndarray]:
+    """Every output of ``model`` by name, computed by one thread of ONNX Runtime's CPU provider.
+
+    Args:
+        model: The model.
+        feeds: Its inputs by name.
+        level: How far ONNX Runtime optimises: one of ``LEVELS``.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{level}")
     options.log_severity_level = 4  # warnings about shapes that the exporter left open
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [value.name for value in model.graph.output]

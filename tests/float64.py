@@ -1,4 +1,8 @@
-"""Widens a model from float32 to float64: every tensor, declared type and cast, in every scope."""
+"""Widens a model from float32 to float64: every tensor, declared type and cast, in every scope.
+
+A scalar constant becomes the decimal it was written as, 0.05 for the float32 next to it, since that is what a program
+in float64 has in its place. Other tensors keep their values.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +70,9 @@ def _state_defaults(node: NodeProto) -> None:
 
 def _widen_tensor(tensor: TensorProto) -> None:
     if tensor.data_type == TensorProto.FLOAT:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+        array = numpy_helper.to_array(tensor)
+        wide = np.float64(str(array)) if array.ndim == 0 else array.astype(np.float64)
+        tensor.CopyFrom(numpy_helper.from_array(np.asarray(wide), tensor.name))
 
 
 def _widen_type(type_: TypeProto) -> None:

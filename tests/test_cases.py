@@ -140,6 +140,15 @@ def test_primal_outputs_are_bit_equal(name: str, dtype: str) -> None:
         assert np.array_equal(results[key], expected, equal_nan=True), f"output '{key}' is not what the model gives"
 
 
+@each_dtype("gradient", "gradient or clear error", "gradient (self-consistent) or clear error")
+def test_emitted_model_passes_the_full_check(name: str, dtype: str) -> None:
+    gradient = differentiate(name, dtype)
+    if gradient is None:
+        return
+    onnx.checker.check_model(gradient, full_check=True)
+    onnx.shape_inference.infer_shapes(gradient, check_type=True, strict_mode=True, data_prop=True)
+
+
 @each_dtype("clear error")
 def test_invalid_model_is_refused_by_name(name: str, dtype: str) -> None:
     with pytest.raises(onnx_cfad.CfadError) as caught:
