@@ -15,6 +15,7 @@ from onnx_cfad import weights
 from onnx_cfad.errors import ModelError
 from onnx_cfad.functions import inline_functions, root_message
 from onnx_cfad.opsets import convert_opset, stamp_versions
+from onnx_cfad.rewriters.expand_sequence_map import ExpandSequenceMapPass
 from onnx_cfad.saving import fingerprint, quiet_serde, save
 from onnx_cfad.scopes import MAX_DEPTH, check_definitions, check_depth, check_sites, make_names_unique
 
@@ -80,6 +81,7 @@ def normalise(model: ir.Model) -> ir.Model:
     stamp_versions(model)
     inline_functions(model)
     convert_opset(model)
+    ExpandSequenceMapPass()(model)
     model.ir_version = max(model.ir_version, _ir_version_for(model.opset_imports[""]))
     check_depth(model.graph, "main")
     check_sites(model.graph, "main")

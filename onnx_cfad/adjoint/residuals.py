@@ -187,7 +187,8 @@ class _Resolver:
     def is_cheap_now(self, node: ir.Node) -> bool:
         if not _is_cheap(node):
             return False
-        return all(v in self.found or v in self.free or not self.owns(v) for v in node.inputs if v is not None)
+        there = (self.found, self.copied, self.free)
+        return all(any(v in known for known in there) or not self.owns(v) for v in node.inputs if v is not None)
 
     def copy_later(self, value: ir.Value, node: ir.Node) -> list[ir.Value]:
         self.copied.add(value)

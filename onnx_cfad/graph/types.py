@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 import onnx_shape_inference as osi
 
+from onnx_cfad.graph.certain_shapes import keep_certain
 from onnx_cfad.graph.constants import ConstantFolder
 from onnx_cfad.graph.regions import Carry, LoopSite, branch_site, is_branch, is_loop, loop_site, subgraphs_of
 from onnx_cfad.graph.sequence_shapes import SEQUENCE_OPERATORS, SequenceShapes, merge
@@ -123,6 +124,8 @@ class _Inference:
             self.by_schema(node)
         for output in node.outputs:
             output.shape = _numbers(output.shape)
+        if not domain:
+            keep_certain(node, self.constants.of, self.fresh)
         if node.op_type in _BROADCASTING and not domain:
             self.broadcast(node)
         elif node.op_type in SEQUENCE_OPERATORS and not domain:
