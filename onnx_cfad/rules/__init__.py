@@ -18,6 +18,7 @@ from onnx_cfad.rules import (
     normalization,  # noqa: F401
     pooling,  # noqa: F401
     reductions,  # noqa: F401
+    resize,  # noqa: F401
     rnn,  # noqa: F401
     scattering,  # noqa: F401
     sequences,  # noqa: F401

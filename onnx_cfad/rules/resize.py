@@ -1,0 +1,207 @@
+"""Resize: y is linear in x, axis by axis.
+
+The matrix of an axis is what the operator makes of the unit vectors of that axis, W = Resize(eye), in whatever mode
+and coordinate transformation. The cotangent is multiplied with each transposed matrix. Two cases go their own way:
+nearest with a whole factor repeats elements, so blocks are summed; a policy that ties the axes together
+(keep_aspect_ratio_policy) is taken through the unit vectors of all axes at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_cfad.adjoint.expr import Builder, Expr, full, op
+from onnx_cfad.rules.registry import vjp
+from onnx_cfad.rules.windows import Size, size_of, vector
+
+_CENTRED = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stretch:
+    """A Resize node.
+
+    Attributes:
+        x: Its input.
+        roi: Starts and ends of the axes, or None.
+        scales: Factors of the axes, or None.
+        sizes: New sizes of the axes, or None.
+        axes: The axes that these count.
+        attributes: The attributes that say how a value between elements is made.
+    """
+
+    x: Expr
+    roi: Expr | None
+    scales: Expr | None
+    sizes: Expr | None
+    axes: Sequence[int]
+    attributes: dict[str, Any]
+
+    def changed(self, y: Expr) -> list[int]:
+        """The positions in ``axes`` of those that are not certainly left as they are."""
+        return [position for position in range(len(self.axes)) if not self._is_kept(position, y)]
+
+    def _is_kept(self, position: int, y: Expr) -> bool:
+        if self.attributes["coordinate_transformation_mode"] == "tf_crop_and_resize":
+            known = self._roi_of(position)
+            if known is None or list(known) != [0, 1]:
+                return False
+        if self.scales is not None:
+            return self.scales.const is not None and float(self.scales.const[position]) == 1.0
+        before, after = self.x.value.shape, y.value.shape
+        if before is None or after is None:
+            return False
+        a, b = before[self.axes[position]], after[self.axes[position]]
+        return a == b if isinstance(a, int) or isinstance(b, int) else a.value is not None and a.value == b.value
+
+    def _roi_of(self, position: int) -> Sequence[float] | None:
+        if self.roi is None or self.roi.const is None:
+            return None
+        return [float(self.roi.const[position]), float(self.roi.const[position + len(self.axes)])]
+
+    def repeats(self, position: int) -> int | None:
+        """The whole factor by which nearest repeats each element of an axis; None where it is not that simple."""
+        factor = self._whole_factor(position)
+        if factor is None or self.attributes["mode"] != "nearest":
+            return None
+        coordinates, rounding = self.attributes["coordinate_transformation_mode"], self.attributes["nearest_mode"]
+        if coordinates in _CENTRED and rounding.startswith("round"):
+            return factor
+        if coordinates == "asymmetric" and (rounding == "floor" or (rounding == "round_prefer_floor" and factor == 2)):
+            return factor
+        return None
+
+    def _whole_factor(self, position: int) -> int | None:
+        known = self.x.dims[self.axes[position]]
+        if self.scales is not None:
+            factor = None if self.scales.const is None else float(self.scales.const[position])
+        elif self.sizes is not None and self.sizes.const is not None and known:
+            factor = int(self.sizes.const[position]) / known
+        else:
+            factor = None
+        return int(factor) if factor is not None and factor >= 1 and factor == int(factor) else None
+
+    def matrix(self, position: int) -> Expr:
+        """What an axis of S elements becomes, from unit vectors: [S, O]."""
+        units = identity(size_of(self.x, self.axes[position]), self.x.dtype, self.x.builder)
+        part = [position]
+        result = op.Resize(
+            units.unsqueeze([0, 1]),
+            None if self.roi is None else op.Gather(self.roi, [position, position + len(self.axes)]),
+            None if self.scales is None else op.Gather(self.scales, part),
+            None if self.sizes is None else op.Gather(self.sizes, part),
+            **self.attributes,
+            axes=[3],
+        )
+        return op.Squeeze(result, [0, 1])
+
+    def whole_map(self, ct: Expr, changed: Sequence[int]) -> Expr:
+        """The cotangent by the unit vectors of all changed axes at once."""
+        axes = [self.axes[position] for position in changed]
+        rank = self.x.rank
+        others = [axis for axis in range(rank) if axis not in axes]
+        sizes = [size_of(self.x, axis) for axis in axes]
+        count = op.ReduceProd(vector(sizes, self.x.builder), keepdims=1)
+        units = op.Reshape(
+            identity(count, self.x.dtype, self.x.builder), op.Concat([-1, 1], vector(sizes, ct.builder), axis=0)
+        )
+        parts = [None if v is None else op.Gather(v, list(changed)) for v in (self.scales, self.sizes)]
+        roi = None if self.roi is None else op.Gather(self.roi, [*changed, *(p + len(self.axes) for p in changed)])
+        mapped = op.Resize(units, roi, *parts, **self.attributes, axes=list(range(2, 2 + len(axes))))
+        matrix = op.Flatten(mapped, axis=1)
+        moved = op.Transpose(ct, perm=[*others, *axes])
+        flat = op.Flatten(moved, axis=len(others))
+        result = op.MatMul(flat, op.Transpose(matrix, perm=[1, 0]))
+        shape = op.Gather(self.x.shape, [*others, *axes])
+        back = [int(k) for k in np.argsort([*others, *axes])]
+        return op.Transpose(result.reshape(shape), perm=back)
+
+
+@vjp("Resize")
+def resize(
+    ct: Expr,
+    y: Expr,
+    x: Expr,
+    roi: Expr | None = None,
+    scales: Expr | None = None,
+    sizes: Expr | None = None,
+    *,
+    antialias: int,
+    axes: Sequence[int] | None,
+    coordinate_transformation_mode: str,
+    cubic_coeff_a: float,
+    exclude_outside: int,
+    extrapolation_value: float,
+    keep_aspect_ratio_policy: str,
+    mode: str,
+    nearest_mode: str,
+) -> tuple[Expr, None, None, None]:
+    attributes = {
+        "antialias": antialias or None,
+        "coordinate_transformation_mode": coordinate_transformation_mode,
+        "cubic_coeff_a": cubic_coeff_a,
+        "exclude_outside": exclude_outside,
+        "mode": mode,
+        "nearest_mode": nearest_mode,
+    }
+    tied = keep_aspect_ratio_policy != "stretch" and sizes is not None
+    if tied:
+        attributes["keep_aspect_ratio_policy"] = keep_aspect_ratio_policy
+    cropping = coordinate_transformation_mode == "tf_crop_and_resize"
+    counted = [axis % x.rank for axis in axes] if axes else list(range(x.rank))
+    node = Stretch(x, roi if cropping else None, scales, sizes, counted, attributes)
+    changed = node.changed(y)
+    if not changed:
+        return ct, None, None, None
+    if tied:
+        return node.whole_map(ct, list(range(len(counted)))), None, None, None
+    return _by_axis(node, ct, changed), None, None, None
+
+
+def _by_axis(node: Stretch, ct: Expr, changed: Sequence[int]) -> Expr:
+    repeated = {node.axes[p]: factor for p in changed if (factor := node.repeats(p)) is not None}
+    if repeated and not node.attributes["antialias"]:
+        ct = _summed_blocks(ct, node.x, repeated)
+    for position in changed:
+        axis = node.axes[position]
+        if axis not in repeated:
+            ct = _along(ct, node.matrix(position), axis, node.x.rank)
+    return ct
+
+
+def _summed_blocks(ct: Expr, x: Expr, factors: dict[int, int]) -> Expr:
+    """Sums ``ct`` over blocks of ``factors[axis]`` elements along each axis."""
+    sizes: list[Size] = []
+    summed: list[int] = []
+    for axis in range(x.rank):
+        sizes.append(size_of(x, axis) if axis in factors else size_of(ct, axis))
+        if axis in factors:
+            summed.append(len(sizes))
+            sizes.append(factors[axis])
+    return op.Reshape(ct, vector(sizes, ct.builder)).sum(summed)
+
+
+def _along(ct: Expr, matrix: Expr, axis: int, rank: int) -> Expr:
+    """``ct`` [..., O, ...] multiplied with ``matrix`` [S, O] along ``axis``: [..., S, ...]."""
+    if axis == rank - 2:
+        return matrix @ ct
+    across = op.Transpose(matrix, perm=[1, 0])
+    if axis == rank - 1:
+        return ct @ across
+    swap = list(range(rank))
+    swap[axis], swap[-1] = swap[-1], swap[axis]
+    return op.Transpose(op.Transpose(ct, perm=swap) @ across, perm=swap)
+
+
+def identity(size: Size, dtype: ir.DataType, builder: Builder) -> Expr:
+    """The unit matrix [size, size]."""
+    if isinstance(size, int) and size <= 64:
+        return builder.constant(np.eye(size), dtype)
+    whole = dtype if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    square = full(vector([size, size], builder), 0, whole, builder)
+    return op.EyeLike(square).cast(dtype)
