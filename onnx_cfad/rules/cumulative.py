@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from onnx_cfad.adjoint.cotangents import wide
-from onnx_cfad.adjoint.expr import Builder, Expr, op, scan, zeros_like
+from onnx_cfad.adjoint.expr import Builder, Expr, concat, full, op, scan
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.rules.registry import vjp
 
@@ -38,7 +40,9 @@ def _accumulated(ct: Expr, following: Expr, x: Expr, axis: int, reverse: int) ->
     perm = [axis, *(a for a in range(x.rank) if a != axis)]
     back = [perm.index(a) for a in range(x.rank)]
     terms, factors = (op.Transpose(each, perm=perm) for each in (ct, following))
-    start = zeros_like(op.Gather(x, 0, axis=axis))
+    others = [x.dim(a) for a in perm[1:]]
+    shape = concat(others) if others else x.builder.constant(np.zeros(0, np.int64))
+    start = full(shape, 0, x.dtype, x.builder)
 
     def step(builder: Builder, carries: list[Expr], slices: list[Expr]) -> tuple[list[Expr], list[Expr]]:
         total = slices[0] + slices[1] * carries[0]
