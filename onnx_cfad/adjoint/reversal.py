@@ -59,6 +59,9 @@ class Reversal:
     def run(self) -> None:
         """Replaces the cotangents of the loop's outputs by those of its inputs and captured values."""
         seeds = {carry: self.cotangents.take(carry.final) for carry in self.site.carries}
+        if self.trips.static == 0:
+            self.pass_through(seeds)
+            return
         rows = self.rows()
         inner = Cotangents(self.loop.builder, frozenset(row.slice for row in rows))
         carries = self.seed_carries(inner, seeds)
@@ -91,6 +94,14 @@ class Reversal:
                 result.value.shape = value.shape
             if self.sweep.activity.is_active(value):
                 self.cotangents.add(value, result)
+
+    def pass_through(self, seeds: dict[Carry, Expr | None]) -> None:
+        """A loop that never runs hands its carries on and makes nothing else."""
+        for output in self.site.outputs:
+            self.cotangents.take(output.stacked)
+        for carry, seed in seeds.items():
+            if seed is not None and self.sweep.activity.is_active(carry.initial):
+                self.cotangents.add(carry.initial, seed)
 
     def rows(self) -> list[Row]:
         """The reads of outer tensors at the iteration number: their cotangents are stacked, never scattered."""
