@@ -28,7 +28,8 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
     if not source.is_file():
         raise ModelError(where, "is a directory" if source.is_dir() else "there is no such file", "Name an .npz file.")
     try:
-        with np.load(source, allow_pickle=False) as archive:
+        with source.open("rb") as file:  # numpy leaves a file open that it cannot read
+            archive: object = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ModelError(where, "holds one array without a name", "Save the inputs by name with numpy.savez.")
             return {name: archive[name] for name in archive.files}

@@ -102,8 +102,7 @@ def _fail(text: str, error: Exception, *, debug: bool) -> NoReturn:
 
 
 def _debugging(arguments: Mapping[str, object]) -> bool:
-    context = arguments.get("context")
-    return isinstance(context, typer.Context) and bool(context.obj)
+    return bool(getattr(arguments.get("context"), "obj", False))
 
 
 def _print_version(wanted: bool) -> None:

@@ -53,7 +53,7 @@ def test_kink_at_the_point_is_told_from_a_match() -> None:
 
 def test_kink_beside_the_point_is_avoided_by_a_smaller_step() -> None:
     distance = FLOAT64.step / 3
-    assert compared(lambda t: abs(t), 1.0, at=distance).outcome is Outcome.HOLDS
+    assert compared(abs, 1.0, at=distance).outcome is Outcome.HOLDS
     wide = Accuracy(FLOAT64.epsilon, FLOAT64.rtol)
     line = compare(lambda t: Sample(abs(t + distance) - distance, 1.0), 1.0, 1.0, 1.0, wide)
     assert line.outcome is Outcome.HOLDS
@@ -96,7 +96,7 @@ def test_gradient_that_underflows_in_its_type_holds() -> None:
 
 def test_gradient_that_is_not_a_number_is_wrong_where_the_function_is_smooth() -> None:
     assert compared(math.sin, math.nan, size=0.0).outcome is Outcome.WRONG
-    assert compared(lambda t: math.nan, math.nan, size=0.0).outcome is Outcome.KINK
+    assert compared(lambda _: math.nan, math.nan, size=0.0).outcome is Outcome.KINK
 
 
 def test_large_curvature_does_not_look_wrong() -> None:
