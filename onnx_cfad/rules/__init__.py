@@ -10,6 +10,7 @@ from onnx_cfad.rules import (
     einsum,  # noqa: F401
     elementwise,  # noqa: F401
     generation,  # noqa: F401
+    grid,  # noqa: F401
     gru,  # noqa: F401
     indexing,  # noqa: F401
     linalg,  # noqa: F401
