@@ -2,7 +2,8 @@
 
 Letters are written anew, in lower case and with an ellipsis spelt out: ONNX Runtime 1.32 refuses an implicit output
 with upper case, and ellipses of different width. A letter that only one operand has was summed alone: its cotangent is
-repeated along it. A letter twice in one operand is a diagonal: the cotangent goes onto it.
+repeated along it. A letter twice in one operand is a diagonal: the cotangent goes onto it. The specification has axes
+of one letter equally long; as in ONNX Runtime, NumPy and PyTorch one of length 1 may also be stretched.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def _by_operand(ct: Expr, xs: tuple[Expr, ...], equation: _Equation, index: int)
     others = equation.without(index)
     elsewhere = set(equation.output).union(*others)
     shared = "".join(c for c in dict.fromkeys(own) if c in elsewhere)
-    result = _contracted(ct, [each for k, each in enumerate(xs) if k != index], [equation.output, *others], shared)
+    rest = [each for k, each in enumerate(xs) if k != index]
+    result = _contracted(ct, equation.output, rest, others, shared)
     result = _summed(result, xs, equation, index, shared)
     if shared == own and not _is_stretched(xs, equation, index):
         return result
@@ -77,12 +79,12 @@ def _by_operand(ct: Expr, xs: tuple[Expr, ...], equation: _Equation, index: int)
     return _spread(result.unsqueeze(inserted), x, own)
 
 
-def _contracted(ct: Expr, others: list[Expr], terms: list[str], target: str) -> Expr:
+def _contracted(ct: Expr, output: str, others: list[Expr], terms: list[str], target: str) -> Expr:
     """The Einsum of the cotangent and the other operands, the simplest operator that gives it."""
     if others:
-        return op.Einsum(ct, *others, equation=f"{','.join(terms)}->{target}")
-    (own,) = terms
-    return ct if own == target else op.Transpose(ct, perm=[own.index(c) for c in target])
+        # The cotangent first: onnx takes the length of a letter from the first operand that has it, also where it is 1.
+        return op.Einsum(ct, *others, equation=f"{','.join([output, *terms])}->{target}")
+    return ct if output == target else op.Transpose(ct, perm=[output.index(c) for c in target])
 
 
 def _summed(result: Expr, xs: tuple[Expr, ...], equation: _Equation, index: int, letters: str) -> Expr:
@@ -103,7 +105,8 @@ def _dims(letter: str, xs: tuple[Expr, ...], equation: _Equation, index: int) ->
     for k in (index, *(k for k in range(len(xs)) if k != index)):
         shape = xs[k].value.shape
         places = [axis for axis, c in enumerate(equation.operands[k]) if c == letter]
-        found.append([None if shape is None else shape.dims[axis] for axis in places])
+        dims = [None if shape is None else shape.dims[axis] for axis in places]
+        found.append([d if isinstance(d, int) or (d is not None and d.value is not None) else None for d in dims])
     return found[0][0], [d for dims in found[1:] for d in dims]
 
 
@@ -111,14 +114,14 @@ def _is_stretched(xs: tuple[Expr, ...], equation: _Equation, index: int) -> bool
     """Whether the operand may be longer than all others along a letter that they have and the output lacks."""
     summed = [c for c in equation.operands[index] if c not in equation.output]
     lengths = [_dims(c, xs, equation, index) for c in summed]
-    return any(others and mine != 1 and mine not in others for mine, others in lengths)
+    return any(others and mine != 1 and (mine is None or mine not in others) for mine, others in lengths)
 
 
 def _is_same(mine: Dim | None, others: list[Dim | None]) -> bool:
     """Whether it is known if the operand is stretched along a letter: its length is a number, or the only one."""
     if isinstance(mine, int) or not others:
         return True
-    return mine is not None and mine.value is not None and all(d in (mine, 1) for d in others)
+    return mine is not None and all(d in (mine, 1) for d in others)
 
 
 def _spread(result: Expr, x: Expr, own: str) -> Expr:
