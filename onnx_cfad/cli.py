@@ -217,7 +217,7 @@ def validate(
     from onnx_cfad.arrays import read_npz  # noqa: PLC0415
     from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
     from onnx_cfad.report.tables import validation_table  # noqa: PLC0415
-    from onnx_cfad.report.terminal import show, working  # noqa: PLC0415
+    from onnx_cfad.report.terminal import is_narrow, show, working  # noqa: PLC0415
     from onnx_cfad.validate import validate as validate_model  # noqa: PLC0415
 
     feeds = None if inputs is None else read_npz(inputs)
@@ -230,7 +230,7 @@ def validate(
     if as_json:
         typer.echo(to_json(validation, holds=validation.holds))
     elif not quiet:
-        show(validation_table(validation))
+        show(validation_table(validation, narrow=is_narrow()))
     if not validation.holds:
         raise typer.Exit(DOES_NOT_HOLD)
 

@@ -58,10 +58,14 @@ class Comparison:
     outcome: Outcome
 
     @property
+    def difference(self) -> float:
+        """How far the two numbers are apart."""
+        return abs(self.numeric - self.claimed)
+
+    @property
     def error(self) -> float:
         """The difference relative to ``scale``."""
-        difference = abs(self.numeric - self.claimed)
-        return difference / self.scale if self.scale > 0 else difference
+        return self.difference / self.scale if self.scale > 0 else self.difference
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +76,13 @@ class Accuracy:
         epsilon: The rounding error of one operation of the evaluator.
         rtol: The relative error that the gradient may have.
         underflow: What the type of the gradient cannot tell from zero.
+        gradient_epsilon: The rounding error of one operation in the type of the gradient.
     """
 
     epsilon: float
     rtol: float
     underflow: float = 0.0
+    gradient_epsilon: float = 0.0
 
     @property
     def step(self) -> float:
@@ -115,11 +121,18 @@ def compare(
         if factor > 1 and factor * accuracy.step > _LARGEST_STEP:
             break
         found = _at(line, claimed, gradient_size, factor * accuracy.step * argument_size, accuracy)
+        if found.outcome is Outcome.WRONG and found.difference <= _resolution(line, argument_size, accuracy):
+            found = dataclasses.replace(found, outcome=Outcome.NOISE)
         if found.outcome in (Outcome.HOLDS, Outcome.WRONG):
             return found
         first = first or found
     assert first is not None
     return first
+
+
+def _resolution(line: Callable[[float], Sample], argument_size: float, accuracy: Accuracy) -> float:
+    """The derivative that rounding of the outputs hides: in a saturated sigmoid, 1 - y has no digit left."""
+    return 4 * accuracy.gradient_epsilon * line(0.0).size / argument_size
 
 
 def _central(line: Callable[[float], Sample], step: float) -> float:

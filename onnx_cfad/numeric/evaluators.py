@@ -27,7 +27,9 @@ _NODE_RUNS = 20_000
 _AGREEMENT = {"float64": 1e-6, "float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-1}
 """How far the float64 outputs may be from those of the model as it is, relative to the largest."""
 
-_EPSILON = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+EPSILON = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""The rounding error of one operation, by element type."""
+
 _REFERENCE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -173,9 +175,9 @@ def _own_type(model: ir.Model, feeds: Arrays, threads: int | None) -> Evaluator:
     dtypes = {port.name: port.type for port in session.inputs}
     kinds = [a.dtype.name for a in map(np.asarray, feeds.values())]
     kinds += [type_name(dtype) for value in model.graph.outputs if (dtype := value.dtype) is not None]
-    kind = max((k for k in kinds if k in _EPSILON), key=_EPSILON.__getitem__, default="float32")
+    kind = max((k for k in kinds if k in EPSILON), key=EPSILON.__getitem__, default="float32")
     name = f"{kind} in ONNX Runtime"
-    return Evaluator(name, _EPSILON[kind], (), lambda given: session.run(_narrowed(given, dtypes)))
+    return Evaluator(name, EPSILON[kind], (), lambda given: session.run(_narrowed(given, dtypes)))
 
 
 def _narrowed(feeds: Arrays, dtypes: Mapping[str, str]) -> Arrays:

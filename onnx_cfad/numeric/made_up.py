@@ -41,6 +41,7 @@ _MANNERS = (
     _Manner((2,), 1, 1, positive=True),
     _Manner((1,), 1, 1),
     _Manner((1,), 0, 1, positive=True),
+    _Manner((2, 512), 3, 3),  # a signal of some length
 )
 
 

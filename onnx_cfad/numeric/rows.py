@@ -12,7 +12,7 @@ import numpy as np
 
 from onnx_cfad.errors import TargetError
 from onnx_cfad.numeric.differences import Accuracy, Comparison, Outcome, Sample, compare
-from onnx_cfad.numeric.evaluators import Evaluator, smallest_normal
+from onnx_cfad.numeric.evaluators import EPSILON, Evaluator, smallest_normal
 from onnx_cfad.ports import describe
 from onnx_cfad.verdict import PrimalRow, Row
 
@@ -133,8 +133,10 @@ class Checker:
         function = PrimalScalar(self.evaluator, self.cotangents, point.feeds)
         few = x.size <= self.extent.every_element_up_to
         one_by_one = few and 2 * x.size * function.seconds <= _SECONDS_FOR_ELEMENTS
-        underflow = smallest_normal(gradient.dtype.name) * x.size
-        varied = _Varied(function, feed, x, gradient, Accuracy(self.evaluator.epsilon, rtol, underflow))
+        dtype = gradient.dtype.name
+        underflow = smallest_normal(dtype) * x.size
+        accuracy = Accuracy(self.evaluator.epsilon, rtol, underflow, EPSILON.get(dtype, 0.0))
+        varied = _Varied(function, feed, x, gradient, accuracy)
         comparisons: list[tuple[str, Comparison]] = []
         for place, direction in _directions(x.shape, self.extent.directions, one_by_one, self.rng):
             comparisons.append((place, varied.compared(direction)))

@@ -16,6 +16,7 @@ from onnx_cfad.numeric.differences import Outcome
 from onnx_cfad.sizes import format_bytes
 from onnx_cfad.verdict import HEADINGS, Validation, cells
 
+_WIDE_ONLY = ("type", "checked")
 _STYLES = {Outcome.HOLDS: "green", Outcome.WRONG: "bold red"}
 
 
@@ -57,11 +58,20 @@ def inspection_tree(inspection: Inspection) -> RenderableType:
     return Group(*lines, Text("* a derivative passes through", style="dim"))
 
 
-def validation_table(validation: Validation) -> RenderableType:
-    """A row for each gradient, then what was compared and how."""
-    table = _table(HEADINGS, [])
+def validation_table(validation: Validation, *, narrow: bool = False) -> RenderableType:
+    """A row for each gradient, then what was compared and how.
+
+    Args:
+        validation: What was found.
+        narrow: Leave out types and what was checked, so that numbers stay whole.
+    """
+    shown = [index for index, heading in enumerate(HEADINGS) if not narrow or heading not in _WIDE_ONLY]
+    table = _table([HEADINGS[index] for index in shown], [])
+    for column in table.columns[1:]:
+        column.no_wrap = True
     for row in validation.rows:
-        table.add_row(*cells(row), style=_STYLES.get(row.verdict, "yellow"))
+        texts = cells(row)
+        table.add_row(*(texts[index] for index in shown), style=_STYLES.get(row.verdict, "yellow"))
     style = "green" if validation.holds else "bold red"
     return Group(
         table,

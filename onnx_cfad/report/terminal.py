@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 
 from rich.console import Console, RenderableType
 
+_WIDE = 120  # columns
 _PIPE_WIDTH = 10_000  # columns: a program that reads lines wants each whole
 
 
@@ -15,6 +16,11 @@ def show(renderable: RenderableType) -> None:
     """Prints to standard output; without colours, and with lines of any length, where that is no terminal."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     Console(width=width, markup=False, highlight=False, emoji=False, soft_wrap=False).print(renderable)
+
+
+def is_narrow() -> bool:
+    """Whether standard output is a terminal too narrow for a wide table."""
+    return sys.stdout.isatty() and Console().width < _WIDE
 
 
 @contextlib.contextmanager

@@ -99,6 +99,13 @@ def test_gradient_that_is_not_a_number_is_wrong_where_the_function_is_smooth() -
     assert compared(lambda _: math.nan, math.nan, size=0.0).outcome is Outcome.KINK
 
 
+def test_derivative_that_rounding_of_the_outputs_hides_is_not_wrong() -> None:
+    single = Accuracy(FLOAT64.epsilon, 1e-3, gradient_epsilon=2.0**-24)
+    saturated = math.exp(-16.0)
+    assert compared(lambda t: 1 - saturated * math.exp(-t), 0.0, accuracy=single).outcome is Outcome.NOISE
+    assert compared(lambda t: 1 - 1e-3 * math.exp(-t), 0.0, accuracy=single).outcome is Outcome.WRONG
+
+
 def test_large_curvature_does_not_look_wrong() -> None:
     assert compared(lambda t: math.sin(3000 * t), 3000 * math.cos(3000 * 0.4), at=0.4).outcome is Outcome.HOLDS
 

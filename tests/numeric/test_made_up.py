@@ -61,6 +61,15 @@ def test_sizes_that_must_agree_are_found() -> None:
     assert session.run(feeds)["z"].shape == feeds["x"].shape
 
 
+def test_length_that_a_model_needs_is_found() -> None:
+    text = """g (float[B,T] x) => (float[B,U] y) {
+        pads = Constant <value_ints = [0, 20, 0, 20]> ()
+        y = Pad <mode = "reflect"> (x, pads)
+    }"""
+    session = Session(model(text))
+    assert make_up_feeds(session.inputs, session.run, 0)["x"].shape[1] > 20
+
+
 def test_finite_results_are_preferred() -> None:
     session = Session(model("g (float[8] x) => (float[8] y) { y = Log (x) }"))
     feeds = make_up_feeds(session.inputs, session.run, 0)
