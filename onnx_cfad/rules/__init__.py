@@ -24,5 +24,6 @@ from onnx_cfad.rules import (
     scattering,  # noqa: F401
     sequences,  # noqa: F401
     shape,  # noqa: F401
+    signal,  # noqa: F401
     slicing,  # noqa: F401
 )
