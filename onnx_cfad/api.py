@@ -14,7 +14,9 @@ Names = Sequence[str] | str | None
 Wrt = Sequence[str | Initializers] | Initializers | str | None
 
 
-def vjp(model: Source | str | os.PathLike[str], *, wrt: Wrt = None, outputs: Names = None, stop_gradient: Sequence[str] = ()) -> Gradient:
+def vjp(
+    model: Source | str | os.PathLike[str], *, wrt: Wrt = None, outputs: Names = None, stop_gradient: Sequence[str] = ()
+) -> Gradient:
     """The model extended by its vector-Jacobian product.
 
     The result takes the inputs of ``model``, then one seed ``<output>_grad`` for each differentiated output, and gives

@@ -12,15 +12,14 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.base import Prepared
 from onnx_cfad.adjoint.cotangents import Cotangents
-from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.expr import Builder, Expr, full, zeros_like
+from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.sweep import Sweep, passes_derivative, refuse_missing_rules
 from onnx_cfad.errors import ModelError
 from onnx_cfad.finish import declare_shapes, finish
 from onnx_cfad.graph.activity import Activity, find_activity
-from onnx_cfad.graph.regions import ControlFlowGraph, control_flow
+from onnx_cfad.graph.regions import ControlFlowGraph, control_flow, is_branch, is_loop, loop_site
 from onnx_cfad.graph.trips import trip_count
-from onnx_cfad.graph.regions import is_branch, is_loop, loop_site
 from onnx_cfad.graph.types import Types, infer_types
 from onnx_cfad.model import fingerprint, normalise, save
 from onnx_cfad.names import Namer, cotangent_name
@@ -199,7 +198,9 @@ def _named_output(graph: ir.Graph, value: ir.Value, result: Expr, namer: Namer) 
     existing = {output.name for output in graph.outputs}
     if name in existing:
         raise ModelError(
-            f"'{value.name}'", f"its gradient would be called '{name}', which the model has already", "Rename that output."
+            f"'{value.name}'",
+            f"its gradient would be called '{name}', which the model has already",
+            "Rename that output.",
         )
     copy = ir.Node("", "Identity", [result.value], name=namer.fresh(f"{name}/output"))
     graph.append(copy)
@@ -223,7 +224,16 @@ def _site_reports(sites: ControlFlowGraph, adjoints: Plan) -> tuple[SiteReport, 
     for site in sites.sites():
         trips = str(trip_count(loop_site(site.node))) if is_loop(site.node) else ""
         if is_loop(site.node) or is_branch(site.node):
-            found.append(SiteReport(site.path, site.node.op_type, trips, written(adjoints[site.path]), adjoints.decisions[site.path].bytes, adjoints.decisions[site.path].reason))
+            found.append(
+                SiteReport(
+                    site.path,
+                    site.node.op_type,
+                    trips,
+                    written(adjoints[site.path]),
+                    adjoints.decisions[site.path].bytes,
+                    adjoints.decisions[site.path].reason,
+                )
+            )
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""What the options name, found in the model: values to differentiate by, outputs to differentiate, values to stop at."""
+"""What the options name, found in the model: values to differentiate by, outputs to differentiate, constants."""
 
 from __future__ import annotations
 
@@ -46,14 +46,18 @@ def _outputs(graph: ir.Graph, options: Options) -> tuple[ir.Value, ...]:
     known = {output.name: output for output in graph.outputs}
     names = options.outputs if options.loss is None else (options.loss,)
     if names is None:
-        found = [output for output in graph.outputs if isinstance(output.type, ir.TensorType) and carries_derivative(output)]
+        found = [
+            output for output in graph.outputs if isinstance(output.type, ir.TensorType) and carries_derivative(output)
+        ]
         if not found:
             raise ModelError("model", "it has no floating-point output, so there is nothing to differentiate")
         return tuple(found)
     chosen: list[ir.Value] = []
     for name in names:
         if name not in known:
-            raise ModelError(f"output '{name}'", f"the model has no such output; it has {_listed(known)}", "Check the name.")
+            raise ModelError(
+                f"output '{name}'", f"the model has no such output; it has {_listed(known)}", "Check the name."
+            )
         if not isinstance(known[name].type, ir.TensorType) or not carries_derivative(known[name]):
             raise ModelError(f"output '{name}'", f"expected a floating-point tensor, found {known[name].type}")
         chosen.append(known[name])
@@ -123,7 +127,9 @@ def _lifted(model: ir.Model, value: ir.Value | None) -> ir.Value | None:
     if value is None or tensor is None:
         return None
     node, graph = value.producer(), value.graph
-    new = ir.Value(name=value.name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)  # pyright: ignore
+    new = ir.Value(
+        name=value.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
+    )
     ir.convenience.replace_all_uses_with(value, new, replace_graph_outputs=True)
     assert graph is not None
     if node is not None:

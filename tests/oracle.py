@@ -36,7 +36,8 @@ def session(model: onnx.ModelProto, *, optimise: bool = True) -> ort.InferenceSe
 def run_ort(model: onnx.ModelProto, feeds: Feeds, *, optimise: bool = True) -> dict[str, Array]:
     """All outputs of ``model`` in ONNX Runtime."""
     names = [output.name for output in model.graph.output]
-    return dict(zip(names, session(model, optimise=optimise).run(names, dict(feeds)), strict=True))
+    results: Any = session(model, optimise=optimise).run(names, dict(feeds))
+    return dict(zip(names, results, strict=True))
 
 
 def run_reference(model: onnx.ModelProto, feeds: Feeds) -> dict[str, Array]:
@@ -148,8 +149,8 @@ def assert_vjp(
     names = [i.name[: -len("_grad")] for i in emitted.graph.input if i.name not in feeds]
     cotangents = {name: np.asarray(rng.standard_normal(base[name].shape)).astype(base[name].dtype) for name in names}
     found = RUNNERS[runner](emitted, {**feeds, **{f"{n}_grad": c for n, c in cotangents.items()}})
-    for name, value in base.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=f"primal output {name} changed")
+    for name, expected in base.items():
+        np.testing.assert_array_equal(found[name], expected, err_msg=f"primal output {name} changed")
 
     def value(point: Feeds) -> float:
         result = primal(proto, point)
@@ -164,7 +165,14 @@ def assert_vjp(
 
 
 def _compare(
-    name: str, gradient: Array, feeds: Feeds, value: Any, rng: np.random.Generator, rtol: float | None, atol: float, step: float | None
+    name: str,
+    gradient: Array,
+    feeds: Feeds,
+    value: Any,
+    rng: np.random.Generator,
+    rtol: float | None,
+    atol: float,
+    step: float | None,
 ) -> None:
     x = feeds[name]
     rtol = TOLERANCE[x.dtype] if rtol is None else rtol

@@ -1,0 +1,1 @@
+"""How regions are run backwards: the sweep, adjoints of loops and branches, residuals."""

@@ -35,6 +35,7 @@ class Prepared:
     lengths: Mapping[ir.Graph, int] = dataclasses.field(default_factory=dict[ir.Graph, int])
 
 
+@dataclasses.dataclass(frozen=True)
 class Adjoint(abc.ABC):
     """A way to run a Loop, Scan or If backwards. Final subclasses are frozen dataclasses, so a plan is data."""
 

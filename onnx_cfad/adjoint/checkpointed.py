@@ -60,7 +60,7 @@ class Checkpointed(Adjoint):
         prepared = below.prepare(segmented.inner, types, builder)
         outer = segmented.outer.attributes["body"].as_graph()
         again = frozenset(prepared.adjoints)  # all levels below this one
-        uneven = dict.fromkeys(segmented.positive, size)
+        uneven = {body: size for body in segmented.positive}  # noqa: C420 - typed as it stands
         return Prepared(
             {**prepared.adjoints, outer: Replayed()},
             prepared.positive | segmented.positive,
@@ -70,6 +70,7 @@ class Checkpointed(Adjoint):
 
     def reverse(self, sweep: Sweep, node: ir.Node, cotangents: Cotangents, *, in_loop: bool) -> None:
         """Never reached: a prepared loop is run backwards by the adjoints of its levels."""
+        del sweep, cotangents, in_loop
         raise AssertionError(f"{label(node)} was not prepared")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, Update, concat, op
+from onnx_cfad.graph.types import same_dim
 
 _SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _EXACT_SUM = 1024  # elements of a 16-bit type summed in that type
@@ -99,9 +100,7 @@ def _broadcast_axes(whole: ir.Shape | None, part: ir.Shape | None) -> tuple[list
         if isinstance(dim, int) and dim == 1:
             if not (isinstance(outer, int) and outer == 1):
                 axes.append(axis + lead)
-        elif not (isinstance(dim, int) or (isinstance(outer, ir.SymbolicDim) and dim.value == outer.value)):
-            return None
-        elif not isinstance(dim, int) and dim.value is None:
+        elif not isinstance(dim, int) and not same_dim(dim, outer):
             return None
     return axes, lead
 

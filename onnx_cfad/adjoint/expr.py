@@ -1,4 +1,4 @@
-"""Expressions over ONNX values, and the builder that records what is done with them: the notation of rules and adjoints."""
+"""Expressions over ONNX values and the builder that records them: the notation of rules and adjoints."""
 
 from __future__ import annotations
 
@@ -138,9 +138,7 @@ class Builder:
                 value = self.fresh_identity(value)
             results.append(value)
         self.nodes = _live(self.nodes, results)
-        return ir.Graph(
-            inputs, results, nodes=self.nodes, initializers=self.initializers, name=self.namer.fresh(name)
-        )
+        return ir.Graph(inputs, results, nodes=self.nodes, initializers=self.initializers, name=self.namer.fresh(name))
 
     def fresh_identity(self, value: ir.Value) -> ir.Value:
         """A copy of ``value`` under a name of its own."""
@@ -288,7 +286,9 @@ class Expr:
         dtype = self.value.dtype
         if dtype is None:
             raise UnsupportedOp(
-                f"value '{self.value.name}'", "its element type is unknown", "Declare its type in the model's value_info."
+                f"value '{self.value.name}'",
+                "its element type is unknown",
+                "Declare its type in the model's value_info.",
             )
         return dtype
 

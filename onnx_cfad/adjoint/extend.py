@@ -156,7 +156,9 @@ def sequence_carry(node: ir.Node, body: ir.Graph, element: ir.Value, namer: Name
     """A carry that collects ``element`` of every iteration in a sequence, for values whose shape varies."""
     assert element.dtype is not None
     type_ = ir.SequenceType(ir.TensorType(element.dtype))
-    empty = ir.Node("", "SequenceEmpty", [], [ir.AttrInt64("dtype", int(element.dtype))], name=namer.fresh("grad/empty"))
+    empty = ir.Node(
+        "", "SequenceEmpty", [], [ir.AttrInt64("dtype", int(element.dtype))], name=namer.fresh("grad/empty")
+    )
     entry = ir.Value(name=namer.fresh(f"tape.{element.name}"), type=type_)
     insert = ir.Node("", "SequenceInsert", [entry, element], name=namer.fresh("grad/SequenceInsert"))
     for made, hint in ((empty, "empty"), (insert, "next")):

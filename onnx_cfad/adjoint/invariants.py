@@ -33,7 +33,7 @@ def hoist_invariants(body: ir.Graph, outer: Builder, entries: Collection[ir.Valu
         if any(not value.is_initializer() for value in inside) or not entering.isdisjoint(node.inputs):
             continue
         for value in inside:
-            if value.name in body.initializers:
+            if value.name is not None and value.name in body.initializers:
                 del body.initializers[value.name]
                 outer.initializers.append(value)
         body.remove(node)

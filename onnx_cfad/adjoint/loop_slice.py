@@ -101,7 +101,10 @@ def copy_slice(
     initializers = [_constant(v, inner, namer) for v in site.body.initializers.values()]
     nodes: list[ir.Node] = []
     if not site.is_scan:
-        nodes += [_read(mapping.get(tape, tape), head[0], entry, inner, value, namer) for (tape, entry), value in zip(tapes, part.recorded, strict=True)]
+        nodes += [
+            _read(mapping.get(tape, tape), head[0], entry, inner, value, namer)
+            for (tape, entry), value in zip(tapes, part.recorded, strict=True)
+        ]
     nodes += [_copy_inside(node, inner, records, namer) for node in part.nodes]
     results = [inner.get(v, v) for v in (*(c.exit for c in part.carries), *(o.element for o in part.outputs))]
     if not site.is_scan:
@@ -109,9 +112,13 @@ def copy_slice(
         results = [going, *results]
     results = _made_once(results, nodes, namer)
     inputs = [*head, *entries, *slices, *([entry for _, entry in tapes] if site.is_scan else [])]
-    body = ir.Graph(inputs, results, nodes=nodes, initializers=initializers, name=namer.fresh(f"replay/{site.body.name}"))
+    body = ir.Graph(
+        inputs, results, nodes=nodes, initializers=initializers, name=namer.fresh(f"replay/{site.body.name}")
+    )
     node = _node(part, body, trips, mapping, [mapping.get(t, t) for t, _ in tapes], namer)
-    for old, new in zip((*(c.final for c in part.carries), *(o.stacked for o in part.outputs)), node.outputs, strict=True):
+    for old, new in zip(
+        (*(c.final for c in part.carries), *(o.stacked for o in part.outputs)), node.outputs, strict=True
+    ):
         new.name, new.type, new.shape = namer.fresh(f"replay/{old.name}"), old.type, old.shape
         mapping[old] = new
     return node
@@ -161,7 +168,11 @@ def _read(
 ) -> ir.Node:
     """A Loop reads a record by its iteration number."""
     node = ir.Node("", "Gather", [tape, index], [ir.AttrInt64("axis", 0)], name=namer.fresh("replay/record"))
-    node.outputs[0].name, node.outputs[0].type, node.outputs[0].shape = namer.fresh("replay/record.out"), entry.type, entry.shape
+    node.outputs[0].name, node.outputs[0].type, node.outputs[0].shape = (
+        namer.fresh("replay/record.out"),
+        entry.type,
+        entry.shape,
+    )
     inner[value] = node.outputs[0]
     return node
 
@@ -188,8 +199,9 @@ def _made_once(results: list[ir.Value], nodes: list[ir.Node], namer: Namer) -> l
             copy.outputs[0].name, copy.outputs[0].type = namer.fresh(f"{value.name}.copy"), value.type
             copy.outputs[0].shape = value.shape
             nodes.append(copy)
-            value = copy.outputs[0]
-        found.append(value)
+            found.append(copy.outputs[0])
+        else:
+            found.append(value)
     return found
 
 

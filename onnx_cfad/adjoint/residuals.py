@@ -90,9 +90,7 @@ def resolve(reverse: ir.Graph, forward: ir.Graph, keeper: Keeper, records: Recor
 class _Resolver:
     """Decides for every primal value that the reverse graph needs, then makes the copies in forward order."""
 
-    def __init__(
-        self, reverse: ir.Graph, forward: ir.Graph, keeper: Keeper, records: Records, namer: Namer
-    ) -> None:
+    def __init__(self, reverse: ir.Graph, forward: ir.Graph, keeper: Keeper, records: Records, namer: Namer) -> None:
         self.reverse, self.forward, self.keeper = reverse, forward, keeper
         self.records, self.namer = records, namer
         self.found: dict[ir.Value, ir.Value] = {}
@@ -138,10 +136,14 @@ class _Resolver:
         invariant = set(self.forward.initializers.values())
         for node in self.forward:
             inputs = [v for v in node.inputs if v is not None]
-            steady = all(v in invariant or not self.owns(v) for v in inputs) and is_pure(node) and not subgraphs_of(node)
+            steady = (
+                all(v in invariant or not self.owns(v) for v in inputs) and is_pure(node) and not subgraphs_of(node)
+            )
             if steady:
                 invariant.update(node.outputs)
-            if (_is_cheap(node) or (steady and self.keeper.repeats)) and all(v in free or not self.owns(v) for v in inputs):
+            if (_is_cheap(node) or (steady and self.keeper.repeats)) and all(
+                v in free or not self.owns(v) for v in inputs
+            ):
                 free.update(node.outputs)
         return free
 
@@ -259,7 +261,11 @@ class _Resolver:
         sequence = producer.inputs[0]
         operands = [v for v in producer.inputs if v is not None]
         primal = sequence is not None and self.owns(sequence)
-        return producer if primal and all(self.owns(v) or v.graph is None or v.is_initializer() for v in operands) else None
+        return (
+            producer
+            if primal and all(self.owns(v) or v.graph is None or v.is_initializer() for v in operands)
+            else None
+        )
 
     def chain_inputs(self, node: ir.Node) -> list[ir.Value]:
         chain = self.chain_of(node)
@@ -315,4 +321,6 @@ def _is_cheap(node: ir.Node) -> bool:
     if node.op_type not in _CHEAP or node.domain not in ("", "ai.onnx"):
         return False
     decides = node.outputs[0].dtype == ir.DataType.BOOL
-    return not (decides and any(v is not None and v.dtype is not None and v.dtype.is_floating_point() for v in node.inputs))
+    return not (
+        decides and any(v is not None and v.dtype is not None and v.dtype.is_floating_point() for v in node.inputs)
+    )

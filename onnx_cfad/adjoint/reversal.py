@@ -41,11 +41,20 @@ class StackedSlice:
     def whole(self, builder: Builder, stacked: list[Expr]) -> Expr:
         """The cotangent of all slices, stacked."""
         result = stacked[self.position]
-        return result if self.product is None else multiply_rows(self.product, result, builder.expr(self.product.matrix))
+        return (
+            result if self.product is None else multiply_rows(self.product, result, builder.expr(self.product.matrix))
+        )
 
 
 class Reversal:
-    """Builds the reverse pass of the Loop or Scan ``node``; ``carries_only`` keeps nothing but carries (a checkpoint)."""
+    """Builds the reverse pass of the Loop or Scan ``node``.
+
+    Args:
+        sweep: Analyses.
+        node: The loop.
+        cotangents: Those of the enclosing region.
+        carries_only: Keep nothing but carries and decisions (a checkpoint); compute all else again.
+    """
 
     def __init__(self, sweep: Sweep, node: ir.Node, cotangents: Cotangents, *, carries_only: bool = False) -> None:
         self.sweep = sweep
@@ -78,7 +87,9 @@ class Reversal:
 
         def finish(builder: Builder, finals: list[Expr], stacked: list[Expr]) -> list[Expr]:
             own = finals[: len(carries)]
-            of_slices = [self.slice_cotangent(builder, entry.row, entry.whole(builder, stacked), trips) for entry in slices]
+            of_slices = [
+                self.slice_cotangent(builder, entry.row, entry.whole(builder, stacked), trips) for entry in slices
+            ]
             return [*own, *sums.totals(builder, finals[len(carries) :], stacked), *of_slices]
 
         def none(builder: Builder) -> list[Expr]:
@@ -183,6 +194,3 @@ class Reversal:
 def unknown(shape: ir.Shape | None) -> ir.Shape | None:
     """A shape of the same rank without dimensions."""
     return None if shape is None else ir.Shape([None] * shape.rank())
-
-
-

@@ -30,9 +30,9 @@ class Routed(Adjoint):
         outer = cotangents.builder
         seeds = [cotangents.take(output) for output in node.outputs]
         inners = [_swept(sweep, branch, seeds, outer, in_loop) for branch in site.branches]
-        own = [set(active_captures(inner, _inside(inner, branch))) for inner, branch in zip(inners, site.branches)]
-        captured = [v for inner in inners for v in inner if v in own[0] or v in own[1]]
-        captured = list(dict.fromkeys(captured))
+        pairs = list(zip(inners, site.branches, strict=True))
+        read = [v for inner, branch in pairs for v in active_captures(inner, _inside(inner, branch))]
+        captured = list(dict.fromkeys(read))
         if not captured:
             return
         graphs: list[ir.Graph] = []
@@ -54,9 +54,7 @@ class Routed(Adjoint):
             cotangents.add(value, out)
 
 
-def _swept(
-    sweep: Sweep, branch: ir.Graph, seeds: list[Expr | None], outer: Builder, in_loop: bool
-) -> Cotangents:
+def _swept(sweep: Sweep, branch: ir.Graph, seeds: list[Expr | None], outer: Builder, in_loop: bool) -> Cotangents:
     """The cotangents of what a branch reads, from those of what it returns."""
     inner = Cotangents(outer.child())
     for result, seed in zip(branch.outputs, seeds, strict=True):

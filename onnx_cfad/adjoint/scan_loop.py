@@ -53,7 +53,10 @@ def scan_to_loop(node: ir.Node, builder: Builder) -> ir.Node:
     assert loop is not None
     loop.name = node.name
     count = len(site.carries)
-    results = [*outs[:count], *(_as_scanned(x, o.axis, o.reverse, o.stacked) for x, o in zip(outs[count:], site.outputs))]
+    results = [
+        *outs[:count],
+        *(_as_scanned(x, o.axis, o.reverse, o.stacked) for x, o in zip(outs[count:], site.outputs, strict=True)),
+    ]
     for result, old in zip(results, node.outputs, strict=True):
         result.value.shape = old.shape
     graph = node.graph

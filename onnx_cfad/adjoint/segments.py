@@ -126,7 +126,9 @@ class _LoopSegments:
         outer_node = _producer(outer[0])
         outer[0].value.shape = ir.Shape([])
         finals = list(outer[1 : 1 + len(site.carries)])
-        merged = [self.merged(x, outer[0], o.stacked) for x, o in zip(outer[1 + len(finals) :], site.outputs, strict=True)]
+        merged = [
+            self.merged(x, outer[0], o.stacked) for x, o in zip(outer[1 + len(finals) :], site.outputs, strict=True)
+        ]
         _replace(self.node, outer_node, self.before, [*finals, *merged])
         return Segmented(outer_node, _producer(inner[0]), frozenset({site.body}))
 
@@ -234,7 +236,9 @@ class _LoopSegments:
             zeros = self.before.constant(np.zeros(rank, dtype=np.int64))
             rest = [self.before.constant(np.zeros(rank - 1, dtype=np.int64))] if rank > 1 else []
             x = op.Pad(x, concat([zeros, short, *rest]))
-        shape = concat([self.before.constant(np.asarray([-1, self.segment])), *_dims_after(self.before.expr(source), 1)])
+        shape = concat(
+            [self.before.constant(np.asarray([-1, self.segment])), *_dims_after(self.before.expr(source), 1)]
+        )
         cut = op.Reshape(x, shape)
         dims = source.shape.dims if source.shape is not None else ()
         first = -(-static // self.segment) if static is not None else ir.SymbolicDim(None)

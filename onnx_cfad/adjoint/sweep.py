@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 import onnx_ir as ir
 
@@ -66,7 +67,9 @@ class Sweep:
             self._apply(rule, node, cts, cotangents)
         except CfadError as error:
             where = self.sites.path_of(node)
-            raise type(error)(where, f"{error.where}: {error.what}" if error.where else error.what, error.remedy) from error
+            raise type(error)(
+                where, f"{error.where}: {error.what}" if error.where else error.what, error.remedy
+            ) from error
 
     def _apply(self, rule: Rule, node: ir.Node, cts: tuple[Expr | None, ...], cotangents: Cotangents) -> None:
         builder = cotangents.builder
@@ -76,11 +79,10 @@ class Sweep:
         attributes = attributes_of(node, rule.attributes, builder.opset)
         results = rule.function(cts[0] if single else cts, ys[0] if single else ys, *xs, **attributes)
         results = results if isinstance(results, (tuple, list)) else (results,)
-        for x, result in zip(xs, results, strict=False):
+        for x, given in zip(xs, results, strict=False):
             if x is None or not self.activity.is_active(x.value):
                 continue
-            if callable(result) and not isinstance(result, (Expr, Update)):
-                result = result()
+            result: Any = given() if callable(given) else given
             if result is not None:
                 cotangents.add(x.value, self._fitted(rule, node, cts[0], x, result))
 

@@ -179,12 +179,16 @@ class LoopKeeper(Keeper):
         return op.Max(self.outer.expr(limit).reshape([]), 0)
 
     def _is_kept(self, value: ir.Value) -> bool:
-        return not self.carries_only or self.is_carry_entry(value) or value.dtype in (ir.DataType.BOOL, ir.DataType.INT64)
+        return (
+            not self.carries_only or self.is_carry_entry(value) or value.dtype in (ir.DataType.BOOL, ir.DataType.INT64)
+        )
 
     def _can_be_scan(self) -> bool:
         """Whether the forward loop may become a Scan; not where it stacks floats of its own (see ``extend_loop``)."""
         keeps_shape = all(isinstance(c.entry.type, ir.TensorType) and self.uniform(c.entry) for c in self.site.carries)
-        return not self.site.is_scan and keeps_shape and not any(carries_derivative(o.element) for o in self.site.outputs)
+        return (
+            not self.site.is_scan and keeps_shape and not any(carries_derivative(o.element) for o in self.site.outputs)
+        )
 
     def _tape(self, value: ir.Value) -> ir.Value:
         if value not in self._stacked:
@@ -192,14 +196,16 @@ class LoopKeeper(Keeper):
         return self._stacked[value]
 
     def _packed(self, value: ir.Value) -> ir.Value | None:
-        """Keeps a sequence as one tensor an iteration, behind one row of zeros (no operator joins an empty sequence)."""
+        """Keeps a sequence as one tensor an iteration, behind a row of zeros (no operator joins an empty sequence)."""
         shape = value.shape
         if value not in self._unpacked:
             if shape is None or not shape.is_static() or value.dtype is None:
                 return None
             pack = Builder(self.outer.namer, self.outer.opset)
             row = pack.constant(np.zeros(shape.numpy()), value.dtype)
-            whole = op.ConcatFromSequence(op.SequenceInsert(pack.expr(value), row, pack.constant(0)), axis=0, new_axis=1)
+            whole = op.ConcatFromSequence(
+                op.SequenceInsert(pack.expr(value), row, pack.constant(0)), axis=0, new_axis=1
+            )
             whole.value.shape = ir.Shape([None, *shape.dims])
             pack.append_to(self.site.body)
             read = self._sequences.setdefault(whole.value, self._reading(whole.value))
@@ -233,5 +239,6 @@ class LoopKeeper(Keeper):
 def _owner(body: ir.Graph, tapes: dict[ir.Value, ir.Value]) -> ir.Node:
     """The node whose body is ``body``, found through one of its tapes."""
     node = next(iter(tapes.values())).producer()
-    assert node is not None and node.attributes["body"].as_graph() is body
+    assert node is not None
+    assert node.attributes["body"].as_graph() is body
     return node

@@ -1,0 +1,1 @@
+"""Read-only analyses of a model: regions, types, activity, trip counts, purity, cost."""

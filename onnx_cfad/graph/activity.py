@@ -1,4 +1,4 @@
-"""Which values carry a derivative: they depend on a wrt value and reach a seeded output, through differentiable types."""
+"""Which values carry a derivative: they depend on wrt and reach a seeded output through differentiable types."""
 
 from __future__ import annotations
 

@@ -79,6 +79,6 @@ class ConstantFolder:
         )
         try:
             session = onnx.reference.ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=self._opsets))
-            return [np.asarray(x) for x in session.run(None, feeds)]  # pyright: ignore
+            return [np.asarray(x) for x in session.run(None, feeds)]
         except (ValueError, TypeError, IndexError, NotImplementedError, RuntimeError):
             return []  # not computable ahead (a Tile of 2**60, say): the run time will do it

@@ -15,7 +15,18 @@ from onnx_cfad.graph.trips import trip_count
 SYMBOLIC_DIM = 1  # elements counted along a dimension that only the run knows: a plan gives way to certain sizes only
 
 _COPIES = frozenset(
-    ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Cast", "Constant", "ConstantOfShape", "Shape")
+    (
+        "Identity",
+        "Reshape",
+        "Squeeze",
+        "Unsqueeze",
+        "Flatten",
+        "Transpose",
+        "Cast",
+        "Constant",
+        "ConstantOfShape",
+        "Shape",
+    )
     + ("Gather", "Slice", "Concat", "Split", "Expand", "Add", "Sub", "Neg", "Sum", "Size", "Range")
 )
 

@@ -130,9 +130,7 @@ def _loop(node: ir.Node) -> LoopSite:
     carries = [
         Carry(_present(inputs[2 + k]), body.inputs[2 + k], body.outputs[1 + k], node.outputs[k]) for k in range(count)
     ]
-    outputs = [
-        ScanOutput(body.outputs[1 + k], node.outputs[k], 0, False) for k in range(count, len(node.outputs))
-    ]
+    outputs = [ScanOutput(body.outputs[1 + k], node.outputs[k], 0, False) for k in range(count, len(node.outputs))]
     return LoopSite(
         node, body, tuple(carries), (), tuple(outputs),
         body.inputs[0], body.inputs[1], body.outputs[0], inputs[0], inputs[1],

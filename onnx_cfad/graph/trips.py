@@ -88,7 +88,7 @@ def _goes_on(site: LoopSite) -> bool:
 
 def _scan_length(site: LoopSite) -> int | None:
     for source in site.inputs:
-        shape = source.source.shape
-        if shape is not None and isinstance(shape[source.axis], int):
-            return int(shape[source.axis])  # pyright: ignore[reportArgumentType]
+        length = source.source.shape[source.axis] if source.source.shape is not None else None
+        if isinstance(length, int):
+            return length
     return None

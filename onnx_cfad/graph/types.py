@@ -150,9 +150,11 @@ class _Inference:
     def rank_from_operand(self, node: ir.Node) -> None:
         """A shape operand of known length gives the rank, whatever it holds."""
         operand = node.inputs[_SHAPE_OPERAND[node.op_type]]
-        if operand is None or operand.shape is None or operand.shape.rank() != 1 or not isinstance(operand.shape[0], int):
+        if operand is None or operand.shape is None or operand.shape.rank() != 1:
             return
-        rank = int(operand.shape[0])
+        rank = operand.shape[0]
+        if not isinstance(rank, int):
+            return
         elements = self.context.get_symbolic_value(operand)
         if node.op_type == "ConstantOfShape" and elements is not None and len(elements) == rank:
             node.outputs[0].shape = _numbers(ir.Shape(elements))
@@ -179,7 +181,7 @@ class _Inference:
         }
         try:
             found = onnx.shape_inference.infer_node_outputs(
-                schema, ir.to_proto(node), types, data,  # pyright: ignore[reportArgumentType]
+                schema, ir.to_proto(node), types, data,
                 opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in self.opsets.items()],
                 ir_version=self.ir_version or 10,
             )  # fmt: skip
@@ -188,7 +190,7 @@ class _Inference:
         for output in node.outputs:
             if output.name in found:
                 inferred = ir.from_proto(found[output.name])
-                output.type, output.shape = inferred.type, inferred.shape  # pyright: ignore
+                output.type, output.shape = inferred.type, inferred.shape
                 self.context.name_anonymous_dims(output)
 
     def broadcast(self, node: ir.Node) -> None:
@@ -243,7 +245,9 @@ class _Inference:
         for carry in site.carries:
             carry.entry.type = carry.initial.type or carry.entry.type
             carry.entry.shape = _copy(carry.initial.shape)
-            (self.sequences.empty.add if carry.initial in self.sequences.empty else self.sequences.empty.discard)(carry.entry)
+            (self.sequences.empty.add if carry.initial in self.sequences.empty else self.sequences.empty.discard)(
+                carry.entry
+            )
         for source in site.inputs:
             source.slice.type = source.source.type
             source.slice.shape = _without(source.source.shape, source.axis)
@@ -300,7 +304,9 @@ class _Inference:
             carry.final.shape = self.outside(carry.entry.shape, site)
             if isinstance(carry.final.type, ir.SequenceType):
                 carry.final.shape = self.anonymous(carry.entry.shape, site)
-                (self.sequences.empty.add if carry.entry in self.sequences.empty else self.sequences.empty.discard)(carry.final)
+                (self.sequences.empty.add if carry.entry in self.sequences.empty else self.sequences.empty.discard)(
+                    carry.final
+                )
         for stacked in site.outputs:
             stacked.stacked.type = stacked.element.type
             shape = self.outside(stacked.element.shape, site)
@@ -351,7 +357,9 @@ def _numbers(shape: ir.Shape | None) -> ir.Shape | None:
     """``shape`` with dimensions such as the expression ``12`` as numbers."""
     if shape is None or all(isinstance(d, int) or not (d.value or "").isdecimal() for d in shape.dims):
         return shape
-    return ir.Shape([int(str(d.value)) if isinstance(d, ir.SymbolicDim) and (d.value or "").isdecimal() else d for d in shape.dims])
+    return ir.Shape(
+        [int(str(d.value)) if isinstance(d, ir.SymbolicDim) and (d.value or "").isdecimal() else d for d in shape.dims]
+    )
 
 
 def _is_in(dim: Dim, symbols: set[str]) -> bool:
@@ -373,7 +381,7 @@ def _without(shape: ir.Shape | None, axis: int) -> ir.Shape | None:
 def _type_proto(value: ir.Value) -> onnx.TypeProto | None:
     if value.type is None:
         return None
-    return ir.to_proto(value).type  # pyright: ignore
+    return ir.to_proto(value).type
 
 
 def _declared_symbols(model: ir.Model) -> set[str]:

@@ -1,0 +1,1 @@
+"""Plans: which adjoint each control-flow site gets, and why."""

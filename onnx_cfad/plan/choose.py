@@ -58,7 +58,9 @@ def _asked(sites: ControlFlowGraph, options: Options) -> dict[str, Adjoint]:
     for path, adjoint in asked.items():
         if path not in known:
             listed = ", ".join(known) or "none"
-            raise PlanError(f"site '{path}'", f"the model has no such control-flow site; it has {listed}", "See `inspect`.")
+            raise PlanError(
+                f"site '{path}'", f"the model has no such control-flow site; it has {listed}", "See `inspect`."
+            )
         if is_branch(known[path].node) != isinstance(adjoint, Routed):
             kind = known[path].node.op_type
             raise PlanError(f"site '{path}'", f"{type(adjoint).__name__.lower()} is not for {kind}", "See `plan`.")

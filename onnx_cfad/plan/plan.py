@@ -78,7 +78,7 @@ def plan_from_json(text: str) -> dict[str, Adjoint]:
 def written(adjoint: Adjoint) -> str:
     """An adjoint as a user writes it, such as ``checkpointed(segment=25,levels=2)``."""
     kind = type(adjoint).__name__.lower()
-    settings = [f"{f.name}={getattr(adjoint, f.name)}" for f in dataclasses.fields(adjoint)]  # pyright: ignore
+    settings = [f"{f.name}={getattr(adjoint, f.name)}" for f in dataclasses.fields(adjoint)]
     return f"{kind}({','.join(settings)})" if settings else kind
 
 
@@ -91,10 +91,14 @@ def adjoint_from(text: str) -> Adjoint:
     match = _WRITTEN.fullmatch(text.replace(" ", "").lower())
     kind = _KINDS.get(match["kind"]) if match else None
     if match is None or kind is None:
-        raise PlanError(f"adjoint '{text}'", f"expected one of {', '.join(_KINDS)}", "For example checkpointed(segment=25).")
+        raise PlanError(
+            f"adjoint '{text}'", f"expected one of {', '.join(_KINDS)}", "For example checkpointed(segment=25)."
+        )
     settings = [part.partition("=") for part in (match["settings"] or "").split(",") if part]
     try:
         return kind(**{name: int(value) for name, _, value in settings})
     except (TypeError, ValueError) as error:
-        fields = ", ".join(f.name for f in dataclasses.fields(kind)) or "none"  # pyright: ignore
-        raise PlanError(f"adjoint '{text}'", f"its settings are whole numbers: {fields}", "For example segment=25.") from error
+        fields = ", ".join(f.name for f in dataclasses.fields(kind)) or "none"
+        raise PlanError(
+            f"adjoint '{text}'", f"its settings are whole numbers: {fields}", "For example segment=25."
+        ) from error

@@ -1,0 +1,1 @@
+"""Passes that keep the meaning of a model."""

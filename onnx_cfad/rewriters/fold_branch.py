@@ -90,7 +90,8 @@ def _inline(node: ir.Node, branch: ir.Graph, taken: set[str], namer: Namer) -> l
             copy = ir.Node("", "Identity", [result])
             copy.outputs[0].type, copy.outputs[0].shape = result.type, result.shape
             nodes.append(copy)
-            result = copy.outputs[0]
-        replaced.append(result)
+            replaced.append(copy.outputs[0])
+        else:
+            replaced.append(result)
     ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, replaced)
     return nodes

@@ -1,4 +1,4 @@
-"""Moves what a loop computes from outer values alone in front of the loop; ONNX Runtime 1.32 runs it every iteration."""
+"""Moves what a loop computes from outer values alone in front of it; ONNX Runtime 1.32 runs it every iteration."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class LocaliseWeightsPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visits every subgraph once."""
-        changed = any([self._visit(s, model.graph, 1) for node in model.graph for s in subgraphs_of(node)])
+        changed = sum(self._visit(s, model.graph, 1) for node in model.graph for s in subgraphs_of(node)) > 0
         return ir.passes.PassResult(model, changed)
 
     def _visit(self, graph: ir.Graph, main: ir.Graph, depth: int) -> bool:

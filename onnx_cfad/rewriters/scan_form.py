@@ -27,7 +27,8 @@ def loop_to_scan(site: LoopSite, trips: int, namer: Namer, *, slice_rows: bool =
         slice_rows: A read ``Gather(x, i)`` of an outer tensor with one row an iteration becomes a slice of x.
     """
     node, body = site.node, site.body
-    assert site.index is not None and site.predicate is not None
+    assert site.index is not None
+    assert site.predicate is not None
     rows = _rows(site, trips) if slice_rows else []
     _replace_predicate(site, namer)
     body.outputs.pop(0)
@@ -110,7 +111,7 @@ def _range_before(node: ir.Node, trips: int, namer: Namer) -> ir.Value:
         graph.insert_before(node, constant)
     steps = ir.Node("", "Range", bounds, name=namer.fresh("grad/Range"))
     graph.insert_before(node, steps)
-    for value, hint in ((*((b, "bound") for b in bounds), (steps.outputs[0], "steps"))):
+    for value, hint in (*((b, "bound") for b in bounds), (steps.outputs[0], "steps")):
         value.name, value.type, value.shape = namer.fresh(hint), ir.TensorType(ir.DataType.INT64), ir.Shape([])
     steps.outputs[0].shape = ir.Shape([trips])
     return steps.outputs[0]

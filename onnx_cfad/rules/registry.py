@@ -118,8 +118,7 @@ def _default(domain: str, op_type: str, name: str, opset: int) -> Any:
     proto = schema.attributes[name].default_value
     if not proto.name:
         return None
-    value = ir.serde.deserialize_attribute(proto).value
-    return value
+    return ir.serde.deserialize_attribute(proto).value
 
 
 def _refuse_second(domain: str, op_type: str) -> None:
