@@ -184,7 +184,7 @@ def _checked(
         pending = [name for name in pending if _is_open(rows[name])]
         if not pending:
             break
-    remarks = (*subject.remarks, *(f"not {remark}" for remark in evaluator.remarks))
+    remarks = (*subject.remarks, *evaluator.remarks)
     return Validation(tuple(rows[name] for name in names), primal, evaluator.name, remarks, seed)
 
 

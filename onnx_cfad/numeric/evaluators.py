@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from onnx_cfad.runtime import Session
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Any]
+
+_FLOAT64_RUNTIME, _FLOAT64_REFERENCE = "float64 in ONNX Runtime", "float64 in the reference evaluator"
 
 _NODE_RUNS = 20_000
 """An evaluation with more node executions takes the reference evaluator seconds."""
@@ -62,17 +64,23 @@ def choose_evaluator(model: ir.Model, feeds: Arrays, expected: Arrays, *, thread
         threads: Threads inside an operator of ONNX Runtime.
     """
     remarks: list[str] = []
-    for candidate in _candidates(model, threads):
+    wide = model.clone()
+    exact = widen(wide)
+    candidates = {_FLOAT64_RUNTIME: _float64_runtime, _FLOAT64_REFERENCE: _float64_reference} if exact else {}
+    if not exact:
+        remarks.append("float64 is not possible: the standard fixes an operator of the model to float32")
+    for name, make in candidates.items():
         try:
-            evaluator = candidate()
+            evaluator = make(wide, threads)
             found = evaluator.run(feeds)
         except (TargetError, *_REFERENCE_ERRORS) as error:
-            remarks.append(_one_line(error))
+            reason = error.what if isinstance(error, TargetError) else str(error)
+            remarks.append(f"{name} is not possible: {' '.join(reason.split())[:200]}")
             continue
         difference = deviation(found, expected)
         if difference.conflict is None:
             return dataclasses.replace(evaluator, remarks=tuple(remarks), deviation=difference.relative)
-        remarks.append(f"{evaluator.name}, which takes another path: {difference.conflict}")
+        remarks.append(f"{name} takes another path: {difference.conflict}")
     return dataclasses.replace(_own_type(model, feeds, threads), remarks=tuple(remarks))
 
 
@@ -115,24 +123,16 @@ def smallest_normal(dtype: str) -> float:
     return {"float64": 2.0**-1022, "float16": 2.0**-14}.get(dtype, 2.0**-126)
 
 
-def _candidates(model: ir.Model, threads: int | None) -> Iterator[Callable[[], Evaluator]]:
-    wide = model.clone()
-    if not widen(wide):
-        return
-    yield lambda: _float64_runtime(wide, threads)
-    yield lambda: _float64_reference(ir.to_proto(wide))
-
-
 def _float64_runtime(wide: ir.Model, threads: int | None) -> Evaluator:
     lowered = wide.clone()
     lower(lowered)
     session = Session(lowered, threads=threads)
-    return Evaluator("float64 in ONNX Runtime", 2.0**-53, (), lambda feeds: session.run(_widened(feeds)))
+    return Evaluator(_FLOAT64_RUNTIME, EPSILON["float64"], (), lambda feeds: session.run(_widened(feeds)))
 
 
-def _float64_reference(wide: onnx.ModelProto) -> Evaluator:
-    reference = _limited_reference(wide, _NODE_RUNS)
-    names = [output.name for output in wide.graph.output]
+def _float64_reference(wide: ir.Model, _: int | None) -> Evaluator:
+    reference = _limited_reference(ir.to_proto(wide), _NODE_RUNS)
+    names = [output.name or "" for output in wide.graph.outputs]
 
     def run(feeds: Arrays) -> dict[str, Any]:
         try:
@@ -143,7 +143,7 @@ def _float64_reference(wide: onnx.ModelProto) -> Evaluator:
             raise TargetError("the reference evaluator", str(error)) from error
         return dict(zip(names, results, strict=True))
 
-    return Evaluator("float64 in the reference evaluator", 2.0**-53, (), run)
+    return Evaluator(_FLOAT64_REFERENCE, EPSILON["float64"], (), run)
 
 
 def _limited_reference(model: onnx.ModelProto, limit: int) -> Callable[[list[str], dict[str, Any]], Any]:
@@ -197,7 +197,3 @@ def _wide(value: Any) -> Any:
         return [_wide(element) for element in value]
     array = np.asarray(value)
     return array.astype(np.float64) if array.dtype.name in _AGREEMENT else array
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
