@@ -113,9 +113,10 @@ def mean_variance_normalization(ct: Expr, y: Expr, x: Expr, *, axes: list[int]) 
     wide, centred = at_least_float(ct), at_least_float(x)
     centred = centred - op.ReduceMean(centred, axes, keepdims=1)
     deviation = op.Sqrt(op.ReduceMean(centred * centred, axes, keepdims=1))
-    along = op.ReduceMean(wide * at_least_float(y), axes, keepdims=1)
+    scale = deviation + 1e-9
+    along = op.ReduceMean(wide * (centred / scale), axes, keepdims=1)
     spread = centred / nonzero_norm(deviation) * along
-    return ((wide - op.ReduceMean(wide, axes, keepdims=1) - spread) / (deviation + 1e-9)).cast(x.dtype)
+    return ((wide - op.ReduceMean(wide, axes, keepdims=1) - spread) / scale).cast(x.dtype)
 
 
 @vjp("LpNormalization")
@@ -136,8 +137,9 @@ def lrn(ct: Expr, y: Expr, x: Expr, *, alpha: float, beta: float, bias: float, s
     x_wide, wide = at_least_float(x), at_least_float(ct)
     before = (size - 1) // 2
     s = bias + alpha * _window_mean(x_wide * x_wide, x, size, before)
-    back = _window_mean(wide * at_least_float(y) / s, x, size, size - 1 - before)
-    return (wide * op.Pow(s, -beta) - (2 * alpha * beta) * x_wide * back).cast(x.dtype)
+    scaled = wide * op.Pow(s, -beta)
+    back = _window_mean(scaled * x_wide / s, x, size, size - 1 - before)
+    return (scaled - (2 * alpha * beta) * x_wide * back).cast(x.dtype)
 
 
 def _window_mean(terms: Expr, x: Expr, size: int, before: int) -> Expr:

@@ -95,7 +95,8 @@ def check(case: Case, form: str, *, flat: bool = False, **options: Any) -> None:
             cfad.vjp(model, wrt=list(case.floats), outputs=case.seeded)
         return
     # The branch of the other rank is dead: an inference that finds the rank elsewhere may call it a contradiction.
-    assert_vjp(model, feeds, wrt=list(case.floats), outputs=case.seeded, check=form != "unranked", **options)
+    options.setdefault("check", form != "unranked")
+    assert_vjp(model, feeds, wrt=list(case.floats), outputs=case.seeded, **options)
 
 
 def check_second(case: Case, form: str) -> None:

@@ -24,6 +24,7 @@ def assert_second_order(
     rtol: float = 1e-5,
     atol: float = 1e-6,
     step: float | None = None,
+    check: bool = True,
     **build: Any,
 ) -> None:
     """Asserts that a gradient's gradient equals central differences of the gradient, in float64.
@@ -38,6 +39,7 @@ def assert_second_order(
         rtol: Relative tolerance.
         atol: Absolute tolerance.
         step: Of the differences.
+        check: Also check the emitted model's validity.
         build: For ``node_model``.
     """
     model = node_model(node, feeds, outputs=outputs or {"y": DOUBLE}, **build)
@@ -51,4 +53,6 @@ def assert_second_order(
         # Renamed: the gradient of the gradient by x is called x_grad as well.
         first.graph.node.append(helper.make_node("Identity", [f"{name}_grad"], [f"slope_{name}"], name=f"slope_{name}"))
         first.graph.output.append(helper.make_tensor_value_info(f"slope_{name}", DOUBLE, [None] * feeds[name].ndim))
-    assert_vjp(first, {**feeds, **seeds}, wrt=[*wrt, *seeds], runner=runner, rtol=rtol, atol=atol, step=step)
+    assert_vjp(
+        first, {**feeds, **seeds}, wrt=[*wrt, *seeds], runner=runner, rtol=rtol, atol=atol, step=step, check=check
+    )

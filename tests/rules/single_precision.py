@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 import onnx_cfad as cfad
-from tests.oracle import RUNNERS, Array, check_emitted, node_model, run_ort
+from tests.oracle import RUNNERS, Array, check_emitted, node_model
 
 TOLERANCE: dict[Any, float] = {np.float32: 2e-5, np.float16: 2e-2}
 
@@ -24,6 +24,7 @@ def assert_same_gradient(
     runner: str,
     seeded: Sequence[str] | None = None,
     tolerance: float | None = None,
+    check: bool = True,
     **build: Any,
 ) -> None:
     """Asserts that the gradient of ``node`` in ``dtype`` by ONNX Runtime is that in float64 by ``runner``.
@@ -36,13 +37,18 @@ def assert_same_gradient(
         runner: "ort" or "reference", for float64.
         seeded: Outputs to differentiate.
         tolerance: Relative to the largest element; default by ``dtype``.
+        check: Also check the emitted model's validity.
         build: For ``node_model``.
     """
     narrow = {k: a.astype(dtype) if a.dtype.kind == "f" else a for k, a in feeds.items()}
     wide = {k: a.astype(np.float64) if a.dtype.kind == "f" else a for k, a in narrow.items()}
     elem = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    found = _gradients(node, narrow, wrt, seeded, "ort", {name: elem for name in node.output if name}, build)
-    expected = _gradients(node, wide, wrt, seeded, runner, None, build)
+    typed = {name: elem for name in node.output if name}
+    model = node_model(node, narrow, outputs=typed, **build)
+    if check:
+        check_emitted(cfad.vjp(model, wrt=wrt, outputs=seeded).proto())
+    found = _gradients(model, narrow, wrt, seeded, "ort")
+    expected = _gradients(node_model(node, wide, **build), wide, wrt, seeded, runner)
     for name in wrt:
         assert found[name].dtype == dtype
         scale = float(np.abs(expected[name]).max(initial=0.0))
@@ -52,19 +58,11 @@ def assert_same_gradient(
 
 
 def _gradients(
-    node: onnx.NodeProto,
-    feeds: Mapping[str, Array],
-    wrt: Sequence[str],
-    seeded: Sequence[str] | None,
-    runner: str,
-    outputs: Mapping[str, int] | None,
-    build: Mapping[str, Any],
+    model: onnx.ModelProto, feeds: Mapping[str, Array], wrt: Sequence[str], seeded: Sequence[str] | None, runner: str
 ) -> dict[str, Array]:
-    model = node_model(node, feeds, outputs=outputs, **build)
     emitted = cfad.vjp(model, wrt=wrt, outputs=seeded).proto()
-    check_emitted(emitted)
     run = RUNNERS[runner]
-    primal = (run_ort if runner == "ort" else run)(model, feeds)
+    primal = run(model, feeds)
     rng = np.random.default_rng(7)
     names = [i.name for i in emitted.graph.input if i.name not in feeds]
     seeds = {n: np.asarray(rng.standard_normal(primal[n[: -len("_grad")]].shape)) for n in names}
