@@ -9,6 +9,7 @@ from onnx_cfad.rules import (
     determinant,  # noqa: F401
     einsum,  # noqa: F401
     elementwise,  # noqa: F401
+    function_body,  # noqa: F401
     generation,  # noqa: F401
     grid,  # noqa: F401
     gru,  # noqa: F401

@@ -1,0 +1,174 @@
+"""Rules for operators that their specification writes as a function: the body is computed again and run backwards.
+
+The primal keeps the fused operator. Only the operator's inputs are residuals: everything inside is recomputed, as a
+checkpointed attention does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx
+import onnx.defs
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from onnx_cfad.adjoint.cotangents import Cotangents, guarded, sum_to
+from onnx_cfad.adjoint.expr import Builder, Expr, Update
+from onnx_cfad.errors import UnsupportedOp
+from onnx_cfad.graph.types import infer_types
+from onnx_cfad.rules.registry import NoDerivative, Rule, attributes_of, rule_for, vjp
+
+_CUT = frozenset(("Softmax",))  # of a row that is masked throughout it makes NaN, which the body then takes out
+
+
+def vjp_by_body(*op_types: str) -> None:
+    """Registers the rule that goes through the function body for operators."""
+    for op_type in op_types:
+        vjp(op_type)(_through_body)
+
+
+def _through_body(
+    ct: Expr | tuple[Expr | None, ...] | None, y: Expr | tuple[Expr, ...], *xs: Expr | None
+) -> tuple[Callable[[], Expr | None], ...]:
+    outputs = y if isinstance(y, tuple) else (y,)
+    cts = ct if isinstance(ct, tuple) else (ct,)
+    node = outputs[0].value.producer()
+    assert node is not None  # the node that the rule is called for
+
+    @functools.cache
+    def results() -> list[Expr | None]:
+        body = Body(node, xs, outputs[0].builder)
+        return body.pulled_back(cts)
+
+    return tuple((lambda index=index: results()[index]) for index in range(len(xs)))
+
+
+class Body:
+    """The nodes of an operator's function body, recorded after the nodes of a builder.
+
+    Args:
+        node: The operator's node.
+        xs: Its inputs.
+        builder: Takes the nodes.
+
+    Raises:
+        UnsupportedOp: The specification has no body for this opset, or one with control flow.
+    """
+
+    def __init__(self, node: ir.Node, xs: Sequence[Expr | None], builder: Builder) -> None:
+        self.xs = xs
+        self.builder = builder
+        self.nodes: list[ir.Node] = []
+        self.outputs = self._record(node)
+
+    def _record(self, node: ir.Node) -> dict[int, ir.Value]:
+        """Records the nodes and gives the outputs that the body makes, by number."""
+        model, kept = _inlined(node, self.xs, self.builder.opset)
+        infer_types(model)
+        graph = model.graph
+        if any(a.type == ir.AttributeType.GRAPH for n in graph for a in n.attributes.values()):
+            raise UnsupportedOp("", f"the body of {node.op_type} has control flow", "Expand the operator in the model.")
+        outputs = dict(zip(kept, graph.outputs, strict=True))
+        for value, x in zip(graph.inputs, [x for x in self.xs if x is not None], strict=True):
+            ir.convenience.replace_all_uses_with(value, x.value)
+        for inner in list(graph):
+            graph.remove(inner)
+            inner.name = self.builder.namer.fresh(f"grad/{inner.op_type}")
+            for output in inner.outputs:
+                output.name = self.builder.namer.fresh(f"grad/{output.name or inner.op_type}")
+            self.nodes.append(inner)
+        self.builder.nodes.extend(self.nodes)
+        return outputs
+
+    def pulled_back(self, cts: Sequence[Expr | None]) -> list[Expr | None]:
+        """The cotangents of the inputs from those of the outputs."""
+        cotangents = Cotangents(self.builder)
+        for index, ct in enumerate(cts):
+            if ct is not None:
+                cotangents.add(self.outputs[index], ct)
+        active = self._active()
+        for node in reversed(self.nodes):
+            if any(output in cotangents for output in node.outputs):
+                self._apply(node, cotangents, active)
+        return [None if x is None or x.value not in cotangents else cotangents.take(x.value) for x in self.xs]
+
+    def _active(self) -> set[ir.Value]:
+        """The values that a derivative by a floating-point input passes through."""
+        active = {x.value for x in self.xs if x is not None and x.dtype.is_floating_point()}
+        for node in self.nodes:
+            if active.isdisjoint(node.inputs) or isinstance(rule_for(node), NoDerivative):
+                continue
+            active.update(v for v in node.outputs if v.dtype is not None and v.dtype.is_floating_point())
+        return active
+
+    def _apply(self, node: ir.Node, cotangents: Cotangents, active: set[ir.Value]) -> None:
+        cts = tuple(cotangents.take(output) for output in node.outputs)
+        rule = rule_for(node)
+        if active.isdisjoint(node.inputs) or isinstance(rule, NoDerivative):
+            return
+        if not isinstance(rule, Rule):
+            raise UnsupportedOp("", f"no VJP rule for {node.op_type}, which the operator's body uses", "Register one.")
+        single = len(node.outputs) == 1
+        ys = tuple(map(self.builder.expr, node.outputs))
+        xs = [self.builder.optional(value) for value in node.inputs]
+        attributes = attributes_of(node, rule.attributes, self.builder.opset)
+        found = rule.function(cts[0] if single else cts, ys[0] if single else ys, *xs, **attributes)
+        for x, given in zip(xs, found if isinstance(found, (tuple, list)) else (found,), strict=False):
+            if x is None or x.value not in active:
+                continue
+            result = given() if callable(given) else given
+            if isinstance(result, Expr):
+                if node.op_type in _CUT and cts[0] is not None:
+                    result = guarded(cts[0], result)
+                result = sum_to(result, node.outputs[0], x) if rule.broadcasts else result
+            if isinstance(result, (Expr, Update)):
+                cotangents.add(x.value, result)
+
+
+def _inlined(node: ir.Node, xs: Sequence[Expr | None], opset: int) -> tuple[ir.Model, list[int]]:
+    """A model that is the body of ``node`` with inputs typed as ``xs``, and which outputs of the node it has.
+
+    A body leaves out what nobody asked for, but still lists it.
+    """
+    proto = _function(node, xs, opset)
+    made = {name for inner in proto.node for name in inner.output} | set(proto.input)
+    kept = [index for index, name in enumerate(proto.output) if name in made]
+    names = [proto.output[index] for index in kept]
+    del proto.output[:]
+    proto.output.extend(names)
+    function = ir.serde.deserialize_function(proto)
+    inputs = [
+        None if x is None else ir.Value(name=f"in{index}", type=x.type, shape=x.value.shape)
+        for index, x in enumerate(xs)
+    ]
+    call = ir.Node(function.domain, function.name, inputs, list(node.attributes.values()), num_outputs=len(kept))
+    for output, name in zip(call.outputs, names, strict=True):
+        output.name = name
+    graph = ir.Graph([v for v in inputs if v is not None], list(call.outputs), nodes=[call], name="body")
+    graph.opset_imports[""] = opset
+    model = ir.Model(graph, ir_version=10, functions=[function])
+    InlinePass()(model)
+    return model, kept
+
+
+def _function(node: ir.Node, xs: Sequence[Expr | None], opset: int) -> onnx.FunctionProto:
+    """The body of ``node`` as its specification gives it for ``opset``."""
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, "")  # its stub lacks the function bodies
+    if schema.has_function:
+        return schema.function_body
+    if not schema.has_context_dependent_function:
+        raise UnsupportedOp("", f"{node.op_type} has neither a rule nor a function body", "Register a rule.")
+    types = [onnx.TypeProto() if x is None else _type_proto(x) for x in xs]
+    complete = ir.serde.serialize_node(node)
+    body = schema.get_context_dependent_function(complete.SerializeToString(), [t.SerializeToString() for t in types])
+    return onnx.FunctionProto.FromString(body)
+
+
+def _type_proto(x: Expr) -> onnx.TypeProto:
+    return ir.serde.serialize_value(ir.Value(name="x", type=x.type, shape=x.value.shape)).type
+
+
+vjp_by_body("Attention", "CausalConvWithState", "LinearAttention", "RotaryEmbedding")
