@@ -13,7 +13,7 @@ from onnx_cfad.adjoint.expr import Expr, op, where
 from onnx_cfad.rules.outputs import each_of
 from onnx_cfad.rules.reductions import per_element
 from onnx_cfad.rules.registry import vjp
-from onnx_cfad.rules.scatter_add import ascending
+from onnx_cfad.rules.scatter_add import ascending, shaped
 
 Lazy = Callable[[], Expr]
 
@@ -49,8 +49,8 @@ def softmax_cross_entropy_loss(
 ) -> tuple[Lazy, None, Callable[[], Expr | None]]:
     """NegativeLogLikelihoodLoss of LogSoftmax over the classes, which is the second output."""
     loss_ct, log_prob_ct = (*each_of(ct), None, None)[:2]
-    outputs = each_of(y)
-    log_prob = outputs[1] if len(outputs) > 1 and outputs[1].value.name else op.LogSoftmax(scores, axis=1)
+    loss, given = (*each_of(y), None, None)[:2]
+    log_prob = shaped(op.LogSoftmax(scores, axis=1), scores) if given is None or not given.value.name else given
 
     def by_scores() -> Expr:
         parts = [] if log_prob_ct is None else [log_prob_ct]
@@ -60,9 +60,9 @@ def softmax_cross_entropy_loss(
         return total - op.Exp(log_prob) * wide(total).sum([1], keepdims=True).cast(total.dtype)
 
     def by_weights() -> Expr | None:
-        if loss_ct is None:
+        if loss_ct is None or loss is None:
             return None
-        return _by_weight(loss_ct, outputs[0], log_prob, labels, weights, ignore_index, reduction)
+        return _by_weight(loss_ct, loss, log_prob, labels, weights, ignore_index, reduction)
 
     return by_scores, None, by_weights
 
@@ -77,8 +77,9 @@ def _by_log_prob(
 ) -> Expr:
     """Minus the weight of the class at each label, and 0 at the other classes."""
     chosen = _chosen(log_prob, target, ignore_index)
-    share = _share(ct, chosen, target, _along_classes(weight, log_prob), ignore_index, reduction)
-    return where(chosen, -share if weight is None else -(share * _along_classes(weight, log_prob)), 0)
+    weights = _weights(weight, chosen, log_prob)
+    share = _share(ct, chosen, target, weights, ignore_index, reduction)
+    return where(chosen, -share if weights is None else -(share * weights), 0)
 
 
 def _by_weight(
@@ -95,7 +96,7 @@ def _by_weight(
     chosen = _chosen(log_prob, target, ignore_index)
     terms = log_prob + y if reduction == "mean" else log_prob
     others = [axis for axis in range(log_prob.rank) if axis != 1]
-    share = _share(ct, chosen, target, _along_classes(weight, log_prob), ignore_index, reduction)
+    share = _share(ct, chosen, target, _weights(weight, chosen, log_prob), ignore_index, reduction)
     masked = where(chosen, -(share * terms), 0)
     return wide(masked).sum(others).cast(weight.dtype)
 
@@ -108,9 +109,11 @@ def _chosen(log_prob: Expr, target: Expr, ignore_index: int | None) -> Expr:
     return chosen if ignore_index is None else op.And(chosen, op.Not(op.Equal(labels, ignore_index)))
 
 
-def _along_classes(weight: Expr | None, log_prob: Expr) -> Expr | None:
-    """[C] as [C, 1, ..., 1]."""
-    return None if weight is None else weight.unsqueeze(list(range(1, log_prob.rank - 1)))
+def _weights(weight: Expr | None, chosen: Expr, log_prob: Expr) -> Expr | None:
+    """The weight of the class where it is the label, else 0, [N, C, D1, ...]; None where classes have no weights."""
+    if weight is None:
+        return None
+    return where(chosen, weight.unsqueeze(list(range(1, log_prob.rank - 1))), 0)
 
 
 def _share(
@@ -123,5 +126,5 @@ def _share(
         return ct
     if weights is None and ignore_index is None:
         return per_element(ct, ct, target)
-    counts = chosen.cast(ct.dtype) if weights is None else where(chosen, weights, 0)
+    counts = chosen.cast(ct.dtype) if weights is None else weights
     return ct / wide(counts).sum().cast(ct.dtype)
