@@ -264,3 +264,36 @@ def loop_scan_output_is_entry_of_unread_unchanged_carry(real: str = "double") ->
         }>
     }"""
     return example(real, text, {"x": (3,), "trips": 3})
+
+
+@corpus_model
+def loop_scan_output_zero_trips_symbolic(real: str = "double") -> Example:
+    """No iteration, and a stacked output whose rows have a symbolic length: ONNX Runtime gives it 0 columns."""
+    text = """(real[A] x, real[A] w, int64 trips) => (real[A] y, real[N, B] rows) {
+        y, rows = Loop (trips, , x) <body = body (int64 i, bool going, real[A] h)
+            => (bool again, real[A] next, real[A] row) {
+            again = Identity (going)
+            s = Sin (h)
+            row = Mul (s, w)
+            next = Add (row, h)
+        }>
+    }"""
+    return example(real, text, {"x": (3,), "w": (3,), "trips": 0})
+
+
+@corpus_model
+def loop_scan_output_zero_trips_symbolic_and_summed(real: str = "double") -> Example:
+    """The sum over no rows: what ONNX Runtime gives it for a length, the gradients have the shapes of the inputs."""
+    text = """(real[A] x, real[A] w, int64 trips) => (real total) <int64[1] zero = {0}> {
+        y, rows = Loop (trips, , x) <body = body (int64 i, bool going, real[A] h)
+            => (bool again, real[A] next, real[A] row) {
+            again = Identity (going)
+            s = Sin (h)
+            row = Mul (s, w)
+            next = Add (row, h)
+        }>
+        sums = ReduceSum <keepdims = 0> (rows, zero)
+        sines = Sin (sums)
+        total = ReduceSum <keepdims = 0> (sines)
+    }"""
+    return example(real, text, {"x": (3,), "w": (3,), "trips": 0})
