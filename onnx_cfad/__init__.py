@@ -1,9 +1,10 @@
 """Differentiates ONNX models that contain control flow."""
 
-from onnx_cfad.api import grad, vjp
+from onnx_cfad.api import grad, plan, vjp
 from onnx_cfad.differentiate import Gradient, Report
 from onnx_cfad.errors import CfadError, ModelError, PlanError, TargetError, UnsupportedOp, ValidationError
 from onnx_cfad.options import INITIALIZERS
+from onnx_cfad.plan.plan import Plan
 from onnx_cfad.validate import validate
 from onnx_cfad.verdict import Validation
 
@@ -14,6 +15,7 @@ __all__ = [
     "CfadError",
     "Gradient",
     "ModelError",
+    "Plan",
     "PlanError",
     "Report",
     "TargetError",
@@ -21,6 +23,7 @@ __all__ = [
     "Validation",
     "ValidationError",
     "grad",
+    "plan",
     "validate",
     "vjp",
 ]

@@ -9,13 +9,27 @@ from onnx_cfad.differentiate import Gradient, differentiate
 from onnx_cfad.errors import ModelError
 from onnx_cfad.model import Source, load
 from onnx_cfad.options import Initializers, Options
+from onnx_cfad.plan.plan import Plan
+from onnx_cfad.planning import plan_model, with_plan
 
 Names = Sequence[str] | str | None
 Wrt = Sequence[str | Initializers] | Initializers | str | None
+AnyModel = Source | str | os.PathLike[str]
+AnyPlan = str | os.PathLike[str] | Plan
 
 
 def vjp(
-    model: Source | str | os.PathLike[str], *, wrt: Wrt = None, outputs: Names = None, stop_gradient: Sequence[str] = ()
+    model: AnyModel,
+    *,
+    wrt: Wrt = None,
+    outputs: Names = None,
+    stop_gradient: Sequence[str] = (),
+    plan: AnyPlan = "auto",
+    sites: Sequence[str] = (),
+    segment: int | None = None,
+    levels: int | None = None,
+    memory: str | int | None = None,
+    trips: int | None = None,
 ) -> Gradient:
     """The model extended by its vector-Jacobian product.
 
@@ -28,23 +42,68 @@ def vjp(
             floating-point graph input.
         outputs: Names of the outputs to differentiate; default: every floating-point one.
         stop_gradient: Names of values that count as constants.
+        plan: How loops are run backwards: ``auto``, ``taped``, ``checkpointed``, ``unrolled``, a ``Plan``, or the path
+            of one written as JSON.
+        sites: The same for single sites: ``path=adjoint``, such as ``main/loop=checkpointed(segment=25)``.
+        segment: Iterations in a segment of a checkpointed loop; default: the length that takes the least memory.
+        levels: Levels of a checkpointed loop; default: two, three for a large carry and a long loop.
+        memory: Bytes that tapes may take under ``auto``, such as ``512MiB``; default: 256 MiB.
+        trips: Trip count to plan for where the model does not fix one; default: 1,000.
 
     Raises:
         ModelError: The model is unusable or lacks a name.
+        PlanError: The plan is impossible.
         UnsupportedOp: A differentiated value reaches an operator without a rule.
     """
-    return differentiate(load(model), Options.of(wrt, outputs, None, stop_gradient))
+    options = Options.of(wrt, outputs, None, stop_gradient)
+    chosen = with_plan(options, plan, sites=sites, segment=segment, levels=levels, memory=memory, trips=trips)
+    return differentiate(load(model), chosen)
 
 
 def grad(
-    model: Source | str | os.PathLike[str], *, loss: str, wrt: Wrt = None, stop_gradient: Sequence[str] = ()
+    model: AnyModel,
+    *,
+    loss: str,
+    wrt: Wrt = None,
+    stop_gradient: Sequence[str] = (),
+    plan: AnyPlan = "auto",
+    sites: Sequence[str] = (),
+    segment: int | None = None,
+    levels: int | None = None,
+    memory: str | int | None = None,
+    trips: int | None = None,
 ) -> Gradient:
     """The model extended by the gradient of its scalar output ``loss``: as ``vjp`` with the seed fixed to 1.
 
     Raises:
         ModelError: ``loss`` is not a scalar, or as for ``vjp``.
+        PlanError: As for ``vjp``.
         UnsupportedOp: As for ``vjp``.
     """
     if not loss:
         raise ModelError("", "no loss was named", "Give the name of a scalar output as loss.")
-    return differentiate(load(model), Options.of(wrt, None, loss, stop_gradient))
+    options = Options.of(wrt, None, loss, stop_gradient)
+    chosen = with_plan(options, plan, sites=sites, segment=segment, levels=levels, memory=memory, trips=trips)
+    return differentiate(load(model), chosen)
+
+
+def plan(
+    model: AnyModel,
+    *,
+    plan: AnyPlan = "auto",
+    sites: Sequence[str] = (),
+    segment: int | None = None,
+    levels: int | None = None,
+    memory: str | int | None = None,
+    trips: int | None = None,
+) -> Plan:
+    """How each control-flow site of ``model`` would be run backwards, what that is expected to take, and why.
+
+    The result can be printed, written with ``to_json``, edited, and given to ``vjp`` and ``grad``.
+
+    Raises:
+        ModelError: The model is unusable.
+        PlanError: The plan is impossible.
+    """
+    chosen = with_plan(Options(), plan, sites=sites, segment=segment, levels=levels, memory=memory, trips=trips)
+    return plan_model(load(model), chosen)

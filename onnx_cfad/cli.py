@@ -46,7 +46,7 @@ StopGradient = Annotated[
 ]
 Plan = Annotated[
     str,
-    typer.Option("--plan", metavar="auto|taped|checkpointed|FILE", help="How loops are run backwards."),
+    typer.Option("--plan", metavar="auto|taped|checkpointed|unrolled|FILE", help="How loops are run backwards."),
 ]
 Sites = Annotated[
     list[str] | None,
@@ -150,11 +150,11 @@ def transform(
     quiet: Quiet = False,
 ) -> None:
     """Differentiate MODEL and write the result; prints the plan and what it costs."""
+    from onnx_cfad.planning import with_plan  # noqa: PLC0415
     from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415 - heavy, as everything below
     from onnx_cfad.report.tables import report_table  # noqa: PLC0415
     from onnx_cfad.report.terminal import show, working  # noqa: PLC0415
     from onnx_cfad.transform import transform as transform_file  # noqa: PLC0415
-    from onnx_cfad.transform import with_plan  # noqa: PLC0415
 
     chosen = Options.of(_wrt(wrt, wrt_initializers), outputs, loss, stop_gradient or ())
     chosen = with_plan(chosen, plan, sites=site or (), segment=segment, levels=levels, memory=memory, trips=trips)
@@ -189,6 +189,39 @@ def inspect(
         typer.echo(to_json(inspection))
     else:
         show(inspection_tree(inspection))
+
+
+@app.command("plan")
+@_reports_errors
+def print_plan(
+    context: typer.Context,  # noqa: ARG001
+    *,
+    model: Model,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="PLAN.json", help="Also write it, for --plan PLAN.json.")
+    ] = None,
+    plan: Plan = "auto",
+    site: Sites = None,
+    segment: Segment = None,
+    levels: Levels = None,
+    memory: Memory = None,
+    trips: Trips = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how each loop and branch of MODEL would be run backwards, the tape it would take, and why."""
+    from onnx_cfad.api import plan as plan_of  # noqa: PLC0415
+    from onnx_cfad.report.tables import plan_table  # noqa: PLC0415
+    from onnx_cfad.report.terminal import show, working  # noqa: PLC0415
+    from onnx_cfad.saving import write_text  # noqa: PLC0415
+
+    with working(f"planning {model}", quiet=as_json):
+        found = plan_of(model, plan=plan, sites=site or (), segment=segment, levels=levels, memory=memory, trips=trips)
+    if output is not None:
+        write_text(output, found.to_json() + "\n")
+    if as_json:
+        typer.echo(found.to_json())
+    else:
+        show(plan_table(found))
 
 
 @app.command()

@@ -30,7 +30,7 @@ from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
 from onnx_cfad.rewriters.separate_outputs import SeparateOutputsPass
-from onnx_cfad.selection import Selection, select
+from onnx_cfad.selection import Selection, reselect, select
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,9 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     selection = select(model, options, sites)
     refuse_missing_rules(model.graph, _activity(model, selection), sites)
     prepared = _prepare(model, types, sites, adjoints)
-    types, selection = infer_types(model), select(model, options, sites)
+    types = infer_types(model)
+    FoldConstantBranchPass(types.constants)(model)
+    selection = reselect(model, options, selection)
     primal = frozenset(model.graph)
     activity, sites = _activity(model, selection), control_flow(model)
     refuse_missing_rules(model.graph, activity, sites)
@@ -129,12 +131,8 @@ def _activity(model: ir.Model, selection: Selection) -> Activity:
 def _prepare(model: ir.Model, types: Types, sites: ControlFlowGraph, adjoints: Plan) -> Prepared:
     """Rewrites every site for its adjoint, inner ones first."""
     builder = Builder(Namer.of_model(model), model.opset_imports[""])
-    prepared = [adjoints[s.path].prepare(s.node, types, builder) for s in reversed(sites.sites()) if s.path in adjoints]
-    merged = {graph: adjoint for part in prepared for graph, adjoint in part.adjoints.items()}
-    positive = frozenset(graph for part in prepared for graph in part.positive)
-    replayed = frozenset(graph for part in prepared for graph in part.replayed)
-    lengths = {graph: length for part in prepared for graph, length in part.lengths.items()}
-    return Prepared(merged, positive, replayed, lengths)
+    known = [site for site in reversed(sites.sites()) if site.path in adjoints]
+    return Prepared.merged([adjoints[site.path].prepare(site.node, types, builder) for site in known])
 
 
 def _reverse(model: ir.Model, selection: Selection, sweep: Sweep) -> list[str]:

@@ -17,7 +17,8 @@ class CfadError(Exception):
         self.what = what
         self.remedy = remedy
         text = f"{where}: {what}" if where else what
-        super().__init__(f"{text.rstrip('.')}. {remedy}".strip() if remedy else text)
+        gap = "\n" if "\n" in text else ". "
+        super().__init__(f"{text.rstrip('.')}{gap}{remedy}" if remedy else text)
 
 
 class ModelError(CfadError):

@@ -80,6 +80,21 @@ def fingerprint(model: ir.Model) -> str:
     return hashlib.sha256(_serialize(model)).hexdigest()
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes ``text`` to ``path``, whole or not at all.
+
+    Raises:
+        ModelError: It cannot be written there.
+    """
+    target = Path(path)
+    _check_target(target, None)
+    try:
+        with _replacing(target) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise ModelError(str(target), f"cannot be written: {error.strerror}") from error
+
+
 def _check_target(target: Path, source: str | os.PathLike[str] | None) -> None:
     if target.is_dir():
         raise ModelError(str(target), "the output is a directory", "Name a file.")

@@ -42,6 +42,11 @@ def select(model: ir.Model, options: Options, sites: ControlFlowGraph) -> Select
     return Selection(tuple(dict.fromkeys(wrt)), outputs, _stopped(model, options), options.loss is not None)
 
 
+def reselect(model: ir.Model, options: Options, selection: Selection) -> Selection:
+    """``selection`` after the inside of ``model`` was rewritten: outputs and stopped values may be new ones."""
+    return Selection(selection.wrt, _outputs(model.graph, options), _stopped(model, options), selection.fixed_seed)
+
+
 def _outputs(graph: ir.Graph, options: Options) -> tuple[ir.Value, ...]:
     known = {output.name: output for output in graph.outputs}
     names = options.outputs if options.loss is None else (options.loss,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -27,12 +27,35 @@ class Prepared:
         positive: Bodies of Loops that run at least once whenever they are reached.
         replayed: Bodies of loops that the reverse pass runs again.
         lengths: For each such body of a segment whose last run may be shorter: the full length in iterations.
+        copies: Subgraphs that were copied, with their originals.
     """
 
     adjoints: Mapping[ir.Graph, Adjoint]
     positive: frozenset[ir.Graph] = frozenset()
     replayed: frozenset[ir.Graph] = frozenset()
     lengths: Mapping[ir.Graph, int] = dataclasses.field(default_factory=dict[ir.Graph, int])
+    copies: Mapping[ir.Graph, ir.Graph] = dataclasses.field(default_factory=dict[ir.Graph, ir.Graph])
+
+    @classmethod
+    def merged(cls, parts: Iterable[Prepared]) -> Prepared:
+        """All sites together, inner ones first; a copied subgraph is treated as its original."""
+        adjoints: dict[ir.Graph, Adjoint] = {}
+        lengths: dict[ir.Graph, int] = {}
+        positive: set[ir.Graph] = set()
+        replayed: set[ir.Graph] = set()
+        for part in parts:
+            adjoints.update(part.adjoints)
+            lengths.update(part.lengths)
+            positive |= part.positive
+            replayed |= part.replayed
+            for copy, original in part.copies.items():
+                if original in adjoints:
+                    adjoints[copy] = adjoints[original]
+                if original in lengths:
+                    lengths[copy] = lengths[original]
+                positive |= {copy} if original in positive else set()
+                replayed |= {copy} if original in replayed else set()
+        return cls(adjoints, frozenset(positive), frozenset(replayed), lengths)
 
 
 @dataclasses.dataclass(frozen=True)

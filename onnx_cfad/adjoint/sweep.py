@@ -109,7 +109,7 @@ def refuse_missing_rules(graph: ir.Graph, activity: Activity, sites: ControlFlow
     operators = sorted({_operator(node) for node in missing})
     raise UnsupportedOp(
         "" if len(missing) > 1 else sites.path_of(missing[0]),
-        f"no VJP rule for {', '.join(operators)}, and a differentiated value passes through:\n{places}\n"
+        f"no VJP rule for {', '.join(operators)}, and a differentiated value passes through:\n{places}"
         if len(missing) > 1
         else f"no VJP rule for {operators[0]}, and a differentiated value passes through it",
         f"Register a rule with @onnx_cfad.rules.registry.vjp('{missing[0].op_type}'), or leave the values out of wrt.",

@@ -12,6 +12,7 @@ from onnx_cfad.adjoint.base import Adjoint
 from onnx_cfad.adjoint.checkpointed import Checkpointed
 from onnx_cfad.adjoint.routed import Routed
 from onnx_cfad.adjoint.taped import Taped
+from onnx_cfad.adjoint.unrolled import Unrolled
 from onnx_cfad.errors import PlanError
 from onnx_cfad.graph.cost import LoopCost, loop_cost
 from onnx_cfad.graph.regions import ControlFlowGraph, Site, is_branch, is_loop, loop_site
@@ -113,19 +114,11 @@ def _loop(site: Site, cost: LoopCost, options: Options, asked: Adjoint | None, b
     if options.plan == "taped" or (options.plan == "auto" and full <= budget):
         why = "as asked" if options.plan == "taped" else f"the full tape fits: {number}"
         return Decision(Taped(), full, why)
-    if options.plan == "auto" and _uncuttable(site):
-        return Decision(Taped(), full, "a Scan of unknown length or without a fitting divisor cannot be cut")
+    if options.plan == "unrolled":
+        return Decision(Unrolled(), None, "as asked")
     adjoint = _checkpointed(site, cost, options)
     reason = "as asked" if options.plan == "checkpointed" else f"the full tape takes {full:,} bytes ({number})"
     return Decision(adjoint, _bytes(adjoint, cost), reason)
-
-
-def _uncuttable(site: Site) -> bool:
-    loop = loop_site(site.node)
-    count = trip_count(loop).static
-    if not loop.is_scan:
-        return False
-    return count is None or count % best_segment(count, 1, 6, divides=True) != 0
 
 
 def _checkpointed(site: Site, cost: LoopCost, options: Options) -> Checkpointed:
@@ -137,7 +130,9 @@ def _checkpointed(site: Site, cost: LoopCost, options: Options) -> Checkpointed:
     return Checkpointed(best_segment(cost.trips, cost.carry, cost.iteration, divides=fixed, levels=levels), levels)
 
 
-def _bytes(adjoint: Adjoint, cost: LoopCost) -> int:
+def _bytes(adjoint: Adjoint, cost: LoopCost) -> int | None:
+    if isinstance(adjoint, Unrolled):
+        return None
     if isinstance(adjoint, Checkpointed):
         return Schedule(cost.trips, adjoint.segment, adjoint.levels).peak_bytes(cost.carry, cost.iteration)
     return cost.trips * cost.iteration

@@ -11,9 +11,15 @@ from onnx_cfad.adjoint.base import Adjoint
 from onnx_cfad.adjoint.checkpointed import Checkpointed
 from onnx_cfad.adjoint.routed import Routed
 from onnx_cfad.adjoint.taped import Taped
+from onnx_cfad.adjoint.unrolled import Unrolled
 from onnx_cfad.errors import PlanError
 
-_KINDS: dict[str, type[Adjoint]] = {"taped": Taped, "checkpointed": Checkpointed, "routed": Routed}
+_KINDS: dict[str, type[Adjoint]] = {
+    "taped": Taped,
+    "checkpointed": Checkpointed,
+    "routed": Routed,
+    "unrolled": Unrolled,
+}
 _WRITTEN = re.compile(r"(?P<kind>[a-z]+)(\((?P<settings>[^)]*)\))?")
 
 

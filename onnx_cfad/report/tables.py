@@ -13,6 +13,7 @@ from rich.tree import Tree
 from onnx_cfad.differentiate import Report, SiteReport
 from onnx_cfad.inspection import Inspection, NodeReport, SiteInspection, ValueReport
 from onnx_cfad.numeric.differences import Outcome
+from onnx_cfad.plan.plan import Plan, written
 from onnx_cfad.sizes import format_bytes
 from onnx_cfad.verdict import HEADINGS, Validation, cells
 
@@ -34,6 +35,15 @@ def report_table(report: Report, target: Path) -> RenderableType:
     lines += [_warning(warning) for warning in report.warnings]
     lines.append(_pair("written", str(target)))
     return Group(*lines)
+
+
+def plan_table(plan: Plan) -> RenderableType:
+    """The adjoint of every site, the bytes of tape expected, and the reason."""
+    rows = [
+        (path, written(d.adjoint), "-" if d.bytes is None else format_bytes(d.bytes), d.reason)
+        for path, d in plan.decisions.items()
+    ]
+    return _table(("site", "adjoint", "tape", "because"), rows) if rows else Text("no control flow")
 
 
 def _plan_row(site: SiteReport) -> tuple[str, ...]:

@@ -1,0 +1,84 @@
+"""The plan a user asks for, as options; and the plan of a model, without differentiating it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnx_cfad.errors import PlanError
+from onnx_cfad.graph.regions import control_flow
+from onnx_cfad.graph.types import infer_types
+from onnx_cfad.model import normalise
+from onnx_cfad.options import Options
+from onnx_cfad.plan.choose import choose_adjoints
+from onnx_cfad.plan.plan import Plan
+from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
+from onnx_cfad.sizes import parse_bytes
+
+PLANS = ("auto", "taped", "checkpointed", "unrolled")
+"""The plans that have a name."""
+
+
+def plan_model(source: ir.Model, options: Options) -> Plan:
+    """The plan for ``source``, which is consumed: how each of its sites would be run backwards, and why.
+
+    Raises:
+        ModelError: The model is unusable.
+        PlanError: The options ask for the impossible.
+    """
+    model = normalise(source)
+    types = infer_types(model)
+    FoldConstantBranchPass(types.constants)(model)
+    return choose_adjoints(control_flow(model), options)
+
+
+def with_plan(
+    options: Options,
+    plan: str | os.PathLike[str] | Plan = "auto",
+    *,
+    sites: Sequence[str] = (),
+    segment: int | None = None,
+    levels: int | None = None,
+    memory: str | int | None = None,
+    trips: int | None = None,
+) -> Options:
+    """Options with a plan as the command line takes it; None leaves what ``options`` have.
+
+    Args:
+        options: The other options.
+        plan: ``auto``, ``taped``, ``checkpointed``, ``unrolled``, the path of a plan's JSON, or a ``Plan``.
+        sites: ``PATH=ADJOINT`` for single sites.
+        segment: Iterations in a segment.
+        levels: Levels of a checkpointed loop.
+        memory: Bytes that tapes may take, such as ``512MiB``, or their number.
+        trips: Iterations to assume where the model does not say.
+
+    Raises:
+        PlanError: The plan is no such word and no readable file, or the memory is no number.
+    """
+    named = isinstance(plan, str) and plan in PLANS
+    changes = {
+        "plan": plan if named else "auto",
+        "plan_text": None if named else plan.to_json() if isinstance(plan, Plan) else _plan_text(Path(plan)),
+        "sites": tuple(sites),
+        "segment": segment,
+        "levels": levels,
+        "memory": parse_bytes(memory) if isinstance(memory, str) else memory,
+        "trips": trips,
+    }
+    return dataclasses.replace(options, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _plan_text(path: Path) -> str:
+    if not path.is_file():
+        raise PlanError(
+            f"plan '{path}'", f"expected {', '.join(PLANS)} or the file of a plan", "There is no such file."
+        )
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"plan '{path}'", f"cannot be read: {error}") from error
