@@ -4,6 +4,7 @@ from onnx_cfad.rules import (
     activations,  # noqa: F401
     batch_normalization,  # noqa: F401
     casts,  # noqa: F401
+    columns,  # noqa: F401
     convolution,  # noqa: F401
     cumulative,  # noqa: F401
     determinant,  # noqa: F401
@@ -20,6 +21,7 @@ from onnx_cfad.rules import (
     normalization,  # noqa: F401
     pooling,  # noqa: F401
     reductions,  # noqa: F401
+    regions,  # noqa: F401
     resize,  # noqa: F401
     rnn,  # noqa: F401
     scattering,  # noqa: F401

@@ -1,0 +1,48 @@
+"""The rule of RoiAlign against central differences of the operator in ONNX Runtime, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import onnx_cfad as cfad
+from tests.oracle import assert_vjp, node_model
+
+RNG = np.random.default_rng(0)
+ROIS = np.asarray([[0.0, 0, 3, 3], [1, 1, 6, 7], [2.5, 2.2, 10, 9], [-2.9, -2, 2, 2], [4, 3, 4.2, 3.1]])
+OWNERS = np.asarray([0, 1, 1, 0, 1])
+
+
+def align(**attributes: Any) -> tuple[Any, dict[str, Any]]:
+    feeds = {"x": RNG.standard_normal((2, 3, 8, 7)), "rois": ROIS, "owners": OWNERS}
+    return helper.make_node("RoiAlign", list(feeds), ["y"], **attributes), feeds
+
+
+@pytest.mark.parametrize("dims", ["static", "symbolic"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize("ratio", [0, 1, 3])
+@pytest.mark.parametrize("scale", [1.0, 0.6])
+def test_averages(scale: float, ratio: int, coordinates: str, dims: str) -> None:
+    node, feeds = align(
+        output_height=2,
+        output_width=3,
+        sampling_ratio=ratio,
+        spatial_scale=scale,
+        coordinate_transformation_mode=coordinates,
+    )
+    assert_vjp(node, feeds, wrt=["x"], dims=dims)
+
+
+def test_maxima_are_refused() -> None:
+    node, feeds = align(mode="max")
+    with pytest.raises(cfad.UnsupportedOp, match="mode max"):
+        cfad.vjp(node_model(node, feeds), wrt=["x"])
+
+
+def test_half_precision() -> None:
+    node, feeds = align(output_height=2, output_width=2, sampling_ratio=2)
+    half = {name: a.astype(np.float16) if a.dtype.kind == "f" else a for name, a in feeds.items()}
+    assert_vjp(node, half, wrt=["x"], step=0.5)
