@@ -89,6 +89,13 @@ def swish(ct: Expr, y: Expr, x: Expr, *, alpha: float) -> Expr:
     return ct * (s + alpha * y * (1 - s))
 
 
+@vjp("SwiGLU", elementwise=True)
+def swi_glu(ct: Expr, y: Expr, a: Expr, b: Expr, *, alpha: float) -> tuple[Callable[[], Expr], Callable[[], Expr]]:
+    s = op.Sigmoid(a * alpha)
+    swished = a * s
+    return lambda: ct * b * (s + alpha * swished * (1 - s)), lambda: ct * swished
+
+
 @vjp("Mish", elementwise=True)
 def mish(ct: Expr, y: Expr, x: Expr) -> Expr:
     t = op.Tanh(op.Softplus(x))
@@ -96,8 +103,8 @@ def mish(ct: Expr, y: Expr, x: Expr) -> Expr:
 
 
 @vjp("Gelu", elementwise=True)
-def gelu(ct: Expr, y: Expr, x: Expr, *, approximate: bytes | str) -> Expr:
-    return ct * (_gelu_tanh_slope(x) if approximate in ("tanh", b"tanh") else _gelu_slope(x))
+def gelu(ct: Expr, y: Expr, x: Expr, *, approximate: str) -> Expr:
+    return ct * (_gelu_tanh_slope(x) if approximate == "tanh" else _gelu_slope(x))
 
 
 def _gelu_slope(x: Expr) -> Expr:

@@ -27,10 +27,10 @@ def det(ct: Expr, y: Expr, x: Expr) -> Expr:
     ct = ct.unsqueeze([-2, -1])
     if n == 1:
         return ct.expand(x.shape)
-    return ct * (_adjugate_2(x) if n == 2 else _cofactors(x, n))
+    return ct * (_cofactors_2(x) if n == 2 else _cofactors(x, n))
 
 
-def _adjugate_2(x: Expr) -> Expr:
+def _cofactors_2(x: Expr) -> Expr:
     """The cofactors of [[a, b], [c, d]]: [[d, -c], [-b, a]], which is x turned by half with two signs changed."""
     turned = op.Gather(op.Gather(x, [1, 0], axis=-2), [1, 0], axis=-1)
     return turned * x.builder.constant(np.asarray([[1, -1], [-1, 1]]), x.dtype)

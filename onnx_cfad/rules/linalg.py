@@ -12,13 +12,17 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.cotangents import sum_to
 from onnx_cfad.adjoint.expr import Expr, op
-from onnx_cfad.rules.registry import vjp
+from onnx_cfad.rules.registry import nondifferentiable, vjp
 
 Lazy = Callable[[], Expr]
+
+nondifferentiable("MatMulInteger", "QLinearMatMul", reason="integers carry no derivative")
 
 
 @vjp("MatMul")
 def mat_mul(ct: Expr, y: Expr, a: Expr, b: Expr) -> tuple[Lazy, Lazy]:
+    if b.rank == 2 and not (a.has_rank and a.rank == 1):
+        return lambda: _by_left(ct, a, b), lambda: _by_right(ct, a, b)  # whatever rank a has
     if a.rank == 1 and b.rank == 1:
         return lambda: ct * b, lambda: ct * a
     if a.rank == 1:
@@ -44,7 +48,7 @@ def _by_left(ct: Expr, a: Expr, b: Expr) -> Expr:
     """The product ct @ transpose(b), summed over the batch axes that a lacks."""
     if b.rank > 2:
         return _summed(op.MatMul(ct, b.mT), a, b)
-    if a.rank == 2:
+    if a.has_rank and a.rank == 2:
         return op.Gemm(ct, b, transB=1)
     return op.Gemm(op.Flatten(ct, axis=-1), b, transB=1).reshape(a.shape)
 
@@ -53,7 +57,7 @@ def _by_right(ct: Expr, a: Expr, b: Expr) -> Expr:
     """The product transpose(a) @ ct, summed over the batch axes that b lacks."""
     if b.rank > 2:
         return _summed(op.MatMul(a.mT, ct), b, a)
-    if a.rank == 2:
+    if a.has_rank and a.rank == 2:
         return op.Gemm(a, ct, transA=1)
     return op.Gemm(op.Flatten(a, axis=-1), op.Flatten(ct, axis=-1), transA=1)
 

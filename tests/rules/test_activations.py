@@ -68,6 +68,13 @@ def test_activation(case: Case, form: str) -> None:
     check(case, form, runner=runner_of(case.node.op_type), **ROUNDED.get(case.node.op_type, {}))
 
 
+def test_swiglu_which_onnxruntime_lacks() -> None:
+    node = helper.make_node("SwiGLU", ["a", "b"], ["y"], alpha=1.3)
+    feeds = {"a": normal(3, 4), "b": normal(3, 4)}
+    assert_vjp(node, feeds, runner="reference", opset=28, dims="symbolic")
+    assert_second_order(node, feeds, wrt=["a", "b"], runner="reference", opset=28)
+
+
 @pytest.mark.parametrize("alpha", [1.0, 1.7])
 def test_celu_which_has_float32_only(alpha: float) -> None:
     x = spaced(12).astype(np.float32)

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 import onnx_cfad as cfad
-from tests.oracle import assert_vjp, node_model, run_ort
+from tests.oracle import DOUBLE, assert_vjp, node_model, run_ort
 from tests.rules.forms import Case, case, check, each_form
 from tests.rules.second_order import assert_second_order
 from tests.rules.single_precision import assert_same_gradient
@@ -78,6 +78,26 @@ def test_product_with_a_constant(name: str, constant: str) -> None:
 
 def test_square_of_a_matrix() -> None:
     assert_vjp(helper.make_node("MatMul", ["x", "x"], ["y"]), {"x": normal(3, 3)})
+
+
+@pytest.mark.parametrize("rows", [(), (2,), (5, 2)])
+def test_a_left_side_of_unknown_rank_with_a_matrix(rows: tuple[int, ...]) -> None:
+    """The input keeps its rank to itself: it comes from an If whose branches differ."""
+    branches = [
+        helper.make_graph([node], name, [], [helper.make_tensor_value_info(name, DOUBLE, None)])
+        for name, node in {
+            "same": helper.make_node("Identity", ["a"], ["same"]),
+            "more": helper.make_node("Unsqueeze", ["a", "zero"], ["more"]),
+        }.items()
+    ]
+    nodes = [
+        helper.make_node("If", ["keep"], ["hidden"], then_branch=branches[0], else_branch=branches[1]),
+        helper.make_node("MatMul", ["hidden", "w"], ["product"]),
+        helper.make_node("Reshape", ["product", "flat"], ["y"]),
+    ]
+    feeds = {"a": normal(*rows, 3), "w": normal(3, 4), "keep": np.array(True)}
+    constants = {"flat": np.asarray([-1]), "zero": np.asarray([0])}
+    assert_vjp(nodes, feeds, constants=constants, dims="symbolic", check=False)
 
 
 def operators_in(model: onnx.ModelProto) -> list[str]:
