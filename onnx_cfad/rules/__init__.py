@@ -7,6 +7,7 @@ from onnx_cfad.rules import (
     columns,  # noqa: F401
     convolution,  # noqa: F401
     cumulative,  # noqa: F401
+    deformable,  # noqa: F401
     determinant,  # noqa: F401
     einsum,  # noqa: F401
     elementwise,  # noqa: F401

@@ -24,7 +24,7 @@ class Taps:
     Attributes:
         index: [N, P, T], int64, within the axis.
         weight: [N, P, T], 0 for a tap that is not there.
-        slope: Derivative of ``weight`` by the grid [N, P, T]; None where it is zero everywhere.
+        slope: Derivative of ``weight`` by the coordinate [N, P, T]; None where it is zero everywhere.
     """
 
     index: Expr
@@ -51,17 +51,21 @@ class Sampling:
         length = float(size) if isinstance(size, int) else size.cast(grid.dtype)
         scale = (length - 1.0) * 0.5 if self.align_corners else length * 0.5
         u = (grid + 1) * scale if self.align_corners else (grid + 1) * scale - 0.5
+        taps = self.taps_at(u, size)
+        return taps if taps.slope is None else dataclasses.replace(taps, slope=taps.slope * scale)
+
+    def taps_at(self, u: Expr, size: Size) -> Taps:
+        """The taps in an axis of ``size`` elements at ``u`` [N, P], counted in elements."""
+        length = float(size) if isinstance(size, int) else size.cast(u.dtype)
         if self.mode == "nearest":
             index = self._moved(op.Round(u), length)[0].unsqueeze([2])
             return self._within(index, ones_like(index), None, length)
         v, moved = self._moved(u, length)
         low = op.Floor(v)
         offsets, weights, slopes = _linear(v - low) if self.mode == "linear" else _cubic(v - low)
-        by_grid = _stacked(slopes) * scale
-        if moved is not None:
-            by_grid = by_grid * moved.unsqueeze([2])
+        slope = _stacked(slopes) if moved is None else _stacked(slopes) * moved.unsqueeze([2])
         index = low.unsqueeze([2]) + v.builder.constant(offsets, v.dtype)
-        return self._within(index, _stacked(weights), by_grid, length)
+        return self._within(index, _stacked(weights), slope, length)
 
     def _borders(self, length: Expr | float) -> tuple[float, Expr | float]:
         return (0.0, length - 1.0) if self.align_corners else (-0.5, length - 0.5)
