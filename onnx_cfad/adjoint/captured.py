@@ -84,7 +84,7 @@ class CapturedSums:
             type_: ir.TypeProtocol = ir.TensorType(dtype)
         else:
             start, type_ = zero_cotangent(primal), primal.type
-        state = self.loop.state(f"ct.{value.name}", start, type_, value.shape, fixed=True)
+        state = self.loop.state(f"ct.{value.name}", start, type_, value.shape, fixed=value.shape is not None)
         state.result = inner.take(value, state.entry)
         self._states += 1
         return self._states - 1

@@ -22,9 +22,24 @@ class NewCarry:
     exit: ir.Value
 
 
+@dataclasses.dataclass(frozen=True)
+class Extended:
+    """A loop with more outputs: the new node, the final values of new carries, the new stacks ([trips, ...])."""
+
+    node: ir.Node
+    finals: tuple[ir.Value, ...]
+    stacked: tuple[ir.Value, ...]
+
+
 def extend_loop(
-    node: ir.Node, carries: Sequence[NewCarry], elements: Sequence[ir.Value], trip_dim: Dim, namer: Namer
-) -> tuple[list[ir.Value], list[ir.Value]]:
+    node: ir.Node,
+    carries: Sequence[NewCarry],
+    elements: Sequence[ir.Value],
+    trip_dim: Dim,
+    namer: Namer,
+    *,
+    certain: bool = False,
+) -> Extended:
     """Adds carries and stacked outputs to a Loop or Scan, which a new node of the same name replaces.
 
     Args:
@@ -33,9 +48,7 @@ def extend_loop(
         elements: Values of the body to stack, one slice an iteration.
         trip_dim: The dimension that stands for the trip count.
         namer: For new names.
-
-    Returns:
-        The final values of the new carries, and the stacked outputs ([trips, ...]).
+        certain: The loop runs at least once.
     """
     site = loop_site(node)
     position = len(site.carries)
@@ -67,8 +80,13 @@ def extend_loop(
     stacked = list(new.outputs[count - len(elements) :])
     for value, element in zip(stacked, elements, strict=True):
         value.name, value.type = namer.fresh(f"tape.{element.name}"), element.type
-        value.shape = None if element.shape is None else with_axis(element.shape, 0, trip_dim)
-    return finals, stacked
+        value.shape = None if element.shape is None else with_axis(_stackable(element.shape, certain), 0, trip_dim)
+    return Extended(new, tuple(finals), tuple(stacked))
+
+
+def _stackable(shape: ir.Shape, certain: bool) -> ir.Shape:
+    """ONNX Runtime gives a stack of no rows 0 for every dimension that is not declared as a number."""
+    return shape if certain else ir.Shape([d if isinstance(d, int) else None for d in shape.dims])
 
 
 def extend_branch(node: ir.Node, branch: ir.Graph, value: ir.Value, namer: Namer, *, full: bool = False) -> ir.Value:

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, op
 from onnx_cfad.graph.regions import loop_site
+from onnx_cfad.graph.types import keep_shape
 
 
 def scan_to_loop(node: ir.Node, builder: Builder) -> ir.Node:
@@ -58,7 +59,7 @@ def scan_to_loop(node: ir.Node, builder: Builder) -> ir.Node:
         *(_as_scanned(x, o.axis, o.reverse, o.stacked) for x, o in zip(outs[count:], site.outputs, strict=True)),
     ]
     for result, old in zip(results, node.outputs, strict=True):
-        result.value.shape = old.shape
+        keep_shape(result.value, old.shape)
     graph = node.graph
     assert graph is not None
     for initializer in before.initializers:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onnx_cfad.adjoint.expr import Builder, Expr, concat, op
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.regions import Carry, LoopSite, ScanInput, loop_site
+from onnx_cfad.graph.types import keep_shape
 
 _INT64 = ir.TensorType(ir.DataType.INT64)
 _BOOL = ir.TensorType(ir.DataType.BOOL)
@@ -349,5 +350,7 @@ def _replace(node: ir.Node, outer: ir.Node, before: Builder, results: Sequence[E
     for initializer in before.initializers:
         graph.initializers.add(initializer)
     old = list(node.outputs)
+    for result, output in zip(results, old, strict=True):
+        keep_shape(result.value, output.shape)
     node.attributes.pop("body")
     ir.convenience.replace_nodes_and_values(graph, node, [node], before.nodes, old, [r.value for r in results])

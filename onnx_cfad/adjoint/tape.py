@@ -87,7 +87,8 @@ class LoopKeeper(Keeper):
             return None
         if self.uniform(value):
             position = next((k for k, carry in enumerate(self.site.carries) if carry.exit is value), None)
-            if position is not None and self.uniform(self.site.carries[position].entry):
+            lags = position is not None and self._stacked_already(value) is None
+            if position is not None and lags and self.uniform(self.site.carries[position].entry):
                 return self._lag(position)
             return self._tape(value)
         if must and not self.site.is_scan:
@@ -118,13 +119,19 @@ class LoopKeeper(Keeper):
         carries += [sequence_carry(node, body, value, namer) for value in self._sequences]
         limit = self.site.limit
         recorded = self._recorded()
-        if (self._stacked or recorded) and not carries and count.positive and self._can_be_scan():
+        wanted = list(dict.fromkeys([*self._stacked, *recorded]))
+        there = {value: position for value in wanted if (position := self._stacked_already(value)) is not None}
+        if wanted and not carries and count.positive and self._can_be_scan():
             node = loop_to_scan(self.site, count.static or 0, namer)
-        elements = list(dict.fromkeys([*self._stacked, *recorded]))
-        finals, tapes = extend_loop(node, carries, elements, self.sweep.types.trip_dims[body], namer)
-        self._tapes = dict(zip(elements, tapes, strict=True))
+        certain = count.positive or self.site.is_scan or body in self.sweep.prepared.positive
+        elements, trip_dim = [value for value in wanted if value not in there], self.sweep.types.trip_dims[body]
+        extended = extend_loop(node, carries, elements, trip_dim, namer, certain=certain)
+        now = loop_site(extended.node)
+        self._tapes = dict(zip(elements, extended.stacked, strict=True))
+        self._tapes.update({value: now.outputs[position].stacked for value, position in there.items()})
         if recorded:
             self.sweep.records.tapes[body] = {value: self._evened(value) for value in recorded}
+        finals = list(extended.finals)
         counter = finals.pop(0) if count.conditional and self.site.index is not None else None
         if counter is not None:
             self.sweep.records.counters[body] = counter
@@ -132,7 +139,7 @@ class LoopKeeper(Keeper):
             self.loop.attach(Sliced(self._tapes[value], 0, True), read)
         for tape, read in zip(finals, self._sequences.values(), strict=True):
             self.loop.attach(Sliced(tape, 0, True, sequence=True), read)
-        self._hand_on(graph, body)
+        self._hand_on(graph, now)
         return self._trips(count, counter, limit)
 
     def _recorded(self) -> list[ir.Value]:
@@ -158,13 +165,20 @@ class LoopKeeper(Keeper):
             node.graph.initializers.add(initializer)
         return whole.value
 
-    def _hand_on(self, graph: ir.Graph, body: ir.Graph) -> None:
-        if not self._lagged:
-            return
-        carries = loop_site(_owner(body, self._tapes)).carries
+    def _hand_on(self, graph: ir.Graph, now: LoopSite) -> None:
+        """Carries the entry of each iteration to the one before it, whose exit it is."""
         for position, read in self._lagged.items():
             entry = self.site.carries[position].entry
-            self.loop.late_state(graph, carries[position].final, read, self._stacked[entry])
+            self.loop.late_state(graph, now.carries[position].final, read, self._stacked[entry])
+
+    def _stacked_already(self, value: ir.Value) -> int | None:
+        """The position of the loop's own stacked output that holds ``value``."""
+        for position, output in enumerate(self.site.outputs):
+            maker = output.element.producer()
+            copied = maker is not None and maker.op_type == "Identity" and maker.inputs[0] is value
+            if output.axis == 0 and not output.reverse and (output.element is value or copied):
+                return position
+        return None
 
     def _trips(self, count: TripCount, counter: ir.Value | None, limit: ir.Value | None) -> Expr:
         """The number of iterations that ran, as an int64 scalar."""
@@ -234,11 +248,3 @@ class LoopKeeper(Keeper):
             self._true = self.outer.constant(True).value
         del value
         return self._true
-
-
-def _owner(body: ir.Graph, tapes: dict[ir.Value, ir.Value]) -> ir.Node:
-    """The node whose body is ``body``, found through one of its tapes."""
-    node = next(iter(tapes.values())).producer()
-    assert node is not None
-    assert node.attributes["body"].as_graph() is body
-    return node

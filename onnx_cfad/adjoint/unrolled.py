@@ -22,7 +22,7 @@ from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.errors import PlanError
 from onnx_cfad.graph.regions import LoopSite, label, loop_site
 from onnx_cfad.graph.trips import trip_count
-from onnx_cfad.graph.types import Types
+from onnx_cfad.graph.types import Types, keep_shape
 from onnx_cfad.rewriters.scan_form import loop_to_scan
 
 NODE_BUDGET = 20_000
@@ -106,7 +106,7 @@ def unroll(node: ir.Node, trips: int, builder: Builder) -> dict[ir.Graph, ir.Gra
     ]
     results = [_own(result, out) for result in results]
     for result, old in zip(results, node.outputs, strict=True):
-        result.value.shape = old.shape
+        keep_shape(result.value, old.shape)
     graph = node.graph
     assert graph is not None
     for initializer in out.initializers:

@@ -9,6 +9,7 @@ the shape of one example there.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -130,7 +131,12 @@ class _Inference:
             self.broadcast(node)
         elif node.op_type in SEQUENCE_OPERATORS and not domain:
             self.sequences.infer(node)
+        for output in node.outputs:
+            if _KEPT in output.meta:
+                output.shape = _with_kept(output.shape, output.meta[_KEPT], self.fresh)
         self.fold(node)
+        if node.op_type.startswith("Reduce") and not domain and _reduces_all(node):
+            node.outputs[0].shape = ir.Shape([])
         if node.op_type in _SHAPE_OPERAND and not domain and node.outputs[0].shape is None:
             self.rank_from_operand(node)
         for output, shape in zip(node.outputs, declared, strict=True):
@@ -301,7 +307,9 @@ class _Inference:
     def results(self, site: LoopSite) -> None:
         for carry in site.carries:
             carry.final.type = carry.exit.type or carry.entry.type
-            carry.final.shape = self.outside(carry.entry.shape, site)
+            carry.final.shape = _with_kept(
+                self.outside(carry.entry.shape, site), carry.final.meta.get(_KEPT), self.fresh
+            )
             if isinstance(carry.final.type, ir.SequenceType):
                 carry.final.shape = self.anonymous(carry.entry.shape, site)
                 (self.sequences.empty.add if carry.entry in self.sequences.empty else self.sequences.empty.discard)(
@@ -310,6 +318,9 @@ class _Inference:
         for stacked in site.outputs:
             stacked.stacked.type = stacked.element.type
             shape = self.outside(stacked.element.shape, site)
+            if shape is not None and not site.is_scan and not trip_count(site).positive:
+                # ONNX Runtime gives a stack of no rows 0 for every dimension that is not declared as a number
+                shape = ir.Shape([d if isinstance(d, int) else self.fresh() for d in shape.dims])
             stacked.stacked.shape = None if shape is None else with_axis(shape, stacked.axis, self.trip_dims[site.body])
 
     def outside(self, shape: ir.Shape | None, site: LoopSite) -> ir.Shape | None:
@@ -339,6 +350,23 @@ class _Inference:
         return self.fresh()
 
 
+_KEPT = "onnx_cfad.kept_shape"
+
+
+def keep_shape(value: ir.Value, shape: ir.Shape | None) -> None:
+    """Gives ``value``, made by a rewriting, the shape of what it replaces; its numbers outlive a new inference."""
+    value.shape = _copy(shape)
+    value.meta[_KEPT] = _copy(shape)
+
+
+def _with_kept(found: ir.Shape | None, kept: ir.Shape | None, fresh: Callable[[], ir.SymbolicDim]) -> ir.Shape | None:
+    """``found`` with the numbers of ``kept``; symbols of an earlier inference mean nothing any more."""
+    if kept is None or (found is not None and found.rank() != kept.rank()):
+        return found
+    dims = list(found.dims) if found is not None else [fresh() for _ in kept.dims]
+    return ir.Shape([k if isinstance(k, int) else d for k, d in zip(kept.dims, dims, strict=True)])
+
+
 def same_dim(a: Dim, b: Dim) -> bool:
     """Whether two dimensions are certainly equal."""
     if isinstance(a, int) or isinstance(b, int):
@@ -360,6 +388,14 @@ def _numbers(shape: ir.Shape | None) -> ir.Shape | None:
     return ir.Shape(
         [int(str(d.value)) if isinstance(d, ir.SymbolicDim) and (d.value or "").isdecimal() else d for d in shape.dims]
     )
+
+
+def _reduces_all(node: ir.Node) -> bool:
+    """Whether a reduction gives a scalar whatever the rank of its operand."""
+    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    attributes = node.attributes
+    keeps = attributes.get_int("keepdims", 1) or attributes.get_int("noop_with_empty_axes", 0)
+    return axes is None and "axes" not in attributes and not keeps
 
 
 def _is_in(dim: Dim, symbols: set[str]) -> bool:
