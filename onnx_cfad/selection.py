@@ -39,6 +39,13 @@ def select(model: ir.Model, options: Options, sites: ControlFlowGraph) -> Select
     wrt = [] if options.wrt is None and options.wrt_initializers else _wrt(model, options, sites)
     if options.wrt_initializers:
         wrt += _trainable(model)
+    both = next((value for value in outputs if value in wrt), None)
+    if both is not None and options.loss is None:
+        raise ModelError(
+            f"output '{both.name}'",
+            "it is also differentiated by, so its seed and its gradient would have one name",
+            "Leave it out of outputs or of wrt, or pass the output through an Identity of another name.",
+        )
     return Selection(tuple(dict.fromkeys(wrt)), outputs, _stopped(model, options), options.loss is not None)
 
 

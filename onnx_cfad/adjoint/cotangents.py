@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, Update, concat, op
-from onnx_cfad.graph.types import same_dim
+from onnx_cfad.graph.dims import same_dim
 
 _SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _EXACT_SUM = 1024  # elements of a 16-bit type summed in that type

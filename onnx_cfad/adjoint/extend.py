@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnx_cfad.graph.dims import Dim, with_axis
 from onnx_cfad.graph.regions import is_loop, loop_site
-from onnx_cfad.graph.types import Dim, with_axis
 from onnx_cfad.names import Namer
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, cond, op
-from onnx_cfad.graph.types import with_axis
+from onnx_cfad.graph.dims import with_axis
 
 Finish = Callable[[Builder, list[Expr], list[Expr]], list[Expr]]
 ZeroTrips = Callable[[Builder], list[Expr]]

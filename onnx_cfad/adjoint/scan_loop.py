@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, op
+from onnx_cfad.graph.operator_types import keep_shape
 from onnx_cfad.graph.regions import loop_site
-from onnx_cfad.graph.types import keep_shape
 
 
 def scan_to_loop(node: ir.Node, builder: Builder) -> ir.Node:

@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, concat, op
 from onnx_cfad.errors import UnsupportedOp
+from onnx_cfad.graph.operator_types import keep_shape
 from onnx_cfad.graph.regions import Carry, LoopSite, ScanInput, loop_site
-from onnx_cfad.graph.types import keep_shape
 
 _INT64 = ir.TensorType(ir.DataType.INT64)
 _BOOL = ir.TensorType(ir.DataType.BOOL)

@@ -20,9 +20,10 @@ from onnx_cfad.adjoint.segments import segment_scan
 from onnx_cfad.adjoint.sweep import Sweep
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.errors import PlanError
+from onnx_cfad.graph.operator_types import keep_shape
 from onnx_cfad.graph.regions import LoopSite, label, loop_site
 from onnx_cfad.graph.trips import trip_count
-from onnx_cfad.graph.types import Types, keep_shape
+from onnx_cfad.graph.types import Types
 from onnx_cfad.rewriters.scan_form import loop_to_scan
 
 NODE_BUDGET = 20_000

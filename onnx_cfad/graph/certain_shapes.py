@@ -2,7 +2,8 @@
 
 It reads a symbolic dimension as different from 1 and as long enough: Squeeze without axes keeps it, and a Slice of
 it is as long as its bounds say. Squeeze with computed axes is read as Squeeze without axes. Unique along an axis gets
-the shape of Unique over all elements. Reshape to a shape of unknown length loses the element type.
+the shape of Unique over all elements. Split is cut evenly although sizes are given. Pooling with ceil_mode counts a
+window that starts outside. Reshape to a shape of unknown length loses the element type.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ Constant = Callable[[ir.Value | None], np.ndarray | None]
 Fresh = Callable[[], ir.SymbolicDim]
 
 _TO_END = 2**31 - 1
+_POOLS = frozenset(("AveragePool", "MaxPool", "LpPool"))
 
 
 def keep_certain(node: ir.Node, constant: Constant, fresh: Fresh) -> None:
@@ -35,8 +37,29 @@ def keep_certain(node: ir.Node, constant: Constant, fresh: Fresh) -> None:
         output.shape = _sliced(node, data.shape, output.shape, constant, fresh)
     elif node.op_type == "Unique" and "axis" in node.attributes:
         output.shape = _unique(node, data.shape, fresh)
+    elif node.op_type == "Split" and len(node.inputs) > 1 and node.inputs[1] is not None:
+        _split(node, constant(node.inputs[1]), fresh)
+    elif node.op_type in _POOLS and node.attributes.get_int("ceil_mode", 0):
+        output.shape = _pooled(output.shape, data.shape, fresh)
     elif node.op_type == "Reshape" and output.type is None:
         output.type = data.type
+
+
+def _split(node: ir.Node, sizes: np.ndarray | None, fresh: Fresh) -> None:
+    """Parts of given sizes are as long as these say, known or not."""
+    axis = node.attributes.get_int("axis", 0)
+    for position, part in enumerate(node.outputs):
+        if part.shape is not None:
+            dims = list(part.shape.dims)
+            dims[axis] = fresh() if sizes is None else int(sizes.reshape(-1)[position])
+            part.shape = ir.Shape(dims)
+
+
+def _pooled(found: ir.Shape | None, data: ir.Shape | None, fresh: Fresh) -> ir.Shape | None:
+    """With ceil_mode the last window must start inside, which the formula for symbols leaves out."""
+    if found is None or data is None or data.is_static():
+        return found
+    return ir.Shape([*found.dims[:2], *(d if isinstance(d, int) else fresh() for d in found.dims[2:])])
 
 
 def _squeezed(node: ir.Node, data: ir.Value, constant: Constant, fresh: Fresh) -> ir.Shape | None:
