@@ -56,6 +56,13 @@ CONV = [
         )
         if d == 1 or mode == "VALID"  # ONNX Runtime refuses SAME with dilations
     ),
+    conv("taps_1d", (2, 16, 70), (17, 16, 3), pads=[1, 1]),
+    conv("taps_2d", (2, 16, 11, 23), (16, 16, 2, 3), strides=[1, 2], dilations=[2, 1], pads=[1, 0, 0, 2]),
+    conv("taps_2d_leftover", (1, 16, 29, 20), (16, 16, 2, 2), strides=[3, 2]),
+    conv("taps_grouped", (2, 32, 9, 9), (34, 16, 2, 2), group=2),
+    conv("taps_depthwise", (2, 3, 9, 10), (6, 1, 2, 3), group=3, pads=[0, 1, 1, 0]),
+    conv("taps_3d", (1, 16, 5, 5, 5), (16, 16, 2, 1, 2)),
+    conv("taps_same", (1, 16, 17, 18), (16, 16, 3, 2), auto_pad="SAME_UPPER", strides=[2, 1]),
     conv("2d_same", (1, 2, 5, 6), (2, 2, 3, 2), auto_pad="SAME_LOWER", strides=[2, 1]),
 ]
 
@@ -71,6 +78,8 @@ TRANSPOSED = [
     transposed("2d_grouped", (2, 4, 3, 3), (4, 3, 2, 3), group=2, strides=[2, 2], bias=True),
     transposed("2d_depthwise", (2, 3, 3, 4), (3, 1, 3, 3), group=3, pads=[1, 1, 1, 1]),
     transposed("2d_valid", (1, 2, 3, 3), (2, 2, 2, 2), auto_pad="VALID"),
+    transposed("taps", (1, 16, 9, 8), (16, 17, 2, 3), strides=[2, 1], pads=[1, 0, 0, 1], output_padding=[1, 0]),
+    transposed("taps_grouped", (1, 32, 9, 8), (32, 16, 2, 2), group=2, strides=[2, 2]),
     transposed("3d", (1, 2, 2, 3, 2), (2, 2, 2, 2, 3), strides=[2, 1, 2], pads=[0, 1, 1, 0, 0, 1]),
 ]
 
