@@ -9,6 +9,7 @@ import pytest
 
 from tests.adjoint.agreement import LEVELS, emitted, parameters, run, seeds
 from tests.corpus import CORPUS, Example, Maker
+from tests.corpus.entry import example
 from tests.oracle import assert_vjp
 
 HALF = ("loops", "carries", "captures", "tapes", "scans", "branches", "nests", "branch_nests")
@@ -79,3 +80,38 @@ def _closed_form(h: Any, w: Any, trips: int) -> Any:
     for _ in range(trips):
         h = np.sin(h) * w + h
     return h
+
+
+LONG_SUM = """(real[1] x, real[1] w{heads}) => (real[1] y) <int64 many = {{3000}}> {{
+    y = Loop ({limit}, , x) <body = body (int64 i, bool going, real[1] h) => (bool again, real[1] next) {{
+        again = Identity (going)
+        next = Add (h, w)
+    }}>
+}}"""
+
+
+@pytest.mark.parametrize("limit", ["many", "n"])
+def test_float16_sum_over_iterations_does_not_stall(limit: str) -> None:
+    """A running sum of ones in float16 would stop at 2,048."""
+    text = LONG_SUM.format(heads="" if limit == "many" else ", int64 n", limit=limit)
+    feeds: dict[str, Any] = {"x": np.zeros(1), "w": np.zeros(1), **({"n": 3000} if limit == "n" else {})}
+    model = example("float16", text, feeds)
+    found = run(emitted(model), {**model.feeds, "y_grad": np.ones(1, np.float16)}, LEVELS[-1])
+    assert found["w_grad"].dtype == np.float16
+    assert float(found["w_grad"][0]) == 3000.0
+
+
+def test_float16_sum_over_slices_of_a_scan_does_not_stall() -> None:
+    text = """(real[3000, 1] xs, real[1] w) => (real[3000, 1] ys) {
+        ys = Scan <num_scan_inputs = 1, body = body (real[1] x) => (real[1] y) { y = Add (x, w) }> (xs)
+    }"""
+    model = example("float16", text, {"xs": np.zeros((3000, 1)), "w": np.zeros(1)})
+    found = run(emitted(model), {**model.feeds, "ys_grad": np.ones((3000, 1), np.float16)}, LEVELS[-1])
+    assert float(found["w_grad"][0]) == 3000.0
+
+
+def test_float16_sum_over_a_broadcast_axis_does_not_stall() -> None:
+    text = """(real[4000, 1] x, real[1, 1] w) => (real[4000, 1] y) { y = Add (x, w) }"""
+    model = example("float16", text, {"x": np.zeros((4000, 1)), "w": np.zeros((1, 1))})
+    found = run(emitted(model), {**model.feeds, "y_grad": np.ones((4000, 1), np.float16)}, LEVELS[-1])
+    assert float(found["w_grad"][0, 0]) == 4000.0
