@@ -1,18 +1,22 @@
-"""Pooling over regions of interest. RoiAlign averages bilinear samples: linear in x, row by row and column by column.
+"""Pooling over regions of interest.
 
-A region's samples in one axis are one matrix [bins, elements], so the cotangent is two products for each region.
-As in PyTorch no derivative passes to the regions themselves.
+RoiAlign averages bilinear samples: a region's samples in one axis are one matrix [bins, elements], so the cotangent is
+two products for each region. MaxRoiPool sends the cotangent to the first largest element of each bin. As in PyTorch no
+derivative passes to the regions themselves.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.expr import Expr, op, where
+from onnx_cfad.adjoint.expr import Builder, Expr, op, scan, where
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.rules.registry import vjp
+from onnx_cfad.rules.scatter_add import scatter_add
 
 
 @vjp("RoiAlign")
@@ -41,10 +45,15 @@ def roi_align(
     rows = Samples(top, bottom, output_height, sampling_ratio, half).matrix(x.dim(2))
     kind = rows.dtype
     by_row = op.MatMul(op.Transpose(rows, perm=[0, 2, 1]).unsqueeze([1]), ct.cast(kind))
-    planes = op.Flatten(op.MatMul(by_row, columns.unsqueeze([1])), axis=1)  # [R, C * H * W]
+    parts = op.MatMul(by_row, columns.unsqueeze([1])).cast(ct.dtype)  # [R, C, H, W]
+    return _summed_by_owner(parts, batch_indices.cast(ir.DataType.INT64), x), None, None
+
+
+def _summed_by_owner(parts: Expr, owners: Expr, x: Expr) -> Expr:
+    """The sum of the regions' ``parts`` [R, C, H, W] for each sample of x [N, C, H, W]."""
     numbers = op.Range(0, op.Squeeze(x.dim(0), [0]), 1).unsqueeze([1])
-    owns = op.Cast(op.Equal(numbers, batch_indices.cast(ir.DataType.INT64).unsqueeze([0])), to=int(kind))  # [N, R]
-    return op.MatMul(owns, planes).cast(ct.dtype).reshape(x.shape), None, None
+    owns = op.Cast(op.Equal(numbers, owners.unsqueeze([0])), to=int(parts.dtype))  # [N, R]
+    return op.MatMul(owns, op.Flatten(parts, axis=1)).reshape(x.shape)
 
 
 def _computed_in(x: Expr) -> ir.DataType:
@@ -98,3 +107,56 @@ def _averaged(u: Expr, weight: Expr, length: Expr) -> Expr:
     elements = op.Range(0, op.Squeeze(length, [0]), 1).cast(u.dtype)
     tent = op.Relu(1 - op.Abs(clamped.unsqueeze([3]) - elements))  # [R, bins, G, length]
     return op.Squeeze(op.MatMul(weight.unsqueeze([2]), tent), [2])
+
+
+@vjp("MaxRoiPool")
+def max_roi_pool(
+    ct: Expr, y: Expr, x: Expr, rois: Expr, *, pooled_shape: Sequence[int], spatial_scale: float
+) -> tuple[Expr, None]:
+    """One region after the other in a Scan: the largest of each row of a bin is found, then the largest of these."""
+    high, wide = pooled_shape
+
+    def one_region(inner: Builder, _: list[Expr], slices: list[Expr]) -> tuple[list[Expr], list[Expr]]:
+        roi, seed = slices  # [5], [C, high, wide]
+        image = op.Gather(inner.expr(x.value), _owner(roi), axis=0)  # [C, H, W]
+        left, top, right, bottom = (_rounded(op.Slice(roi, [k], [k + 1], [0]) * spatial_scale) for k in (1, 2, 3, 4))
+        height, width = op.Shape(image, start=1, end=2), op.Shape(image, start=2, end=3)
+        rows, columns = _bins(top, bottom, high, height), _bins(left, right, wide, width)  # [high, H], [wide, W]
+        in_rows = where(columns, image.unsqueeze([2]), -np.inf)  # [C, H, wide, W]
+        places = op.ArgMax(in_rows, axis=3, keepdims=0)  # [C, H, wide]
+        largest = op.Transpose(op.ReduceMax(in_rows, [3], keepdims=0), perm=[0, 2, 1])  # [C, wide, H]
+        at = op.ArgMax(where(rows.unsqueeze([0, 2]), largest.unsqueeze([1]), -np.inf), axis=3, keepdims=0)
+        filled = op.And(_any(rows).unsqueeze([1]), _any(columns).unsqueeze([0]))  # [high, wide]
+        by_bin = where(filled, seed, 0)
+        by_row = scatter_add(None, op.CastLike(places, seed), at, by_bin, 1)  # [C, H, wide]
+        result = scatter_add(None, image, places, by_row, 2)
+        result.value.shape = ir.Shape([None, None, None])
+        return [], [result]
+
+    _, (parts,) = scan(one_region, [], [rois, ct], name="regions")
+    return _summed_by_owner(parts, _owner(op.Transpose(rois, perm=[1, 0])), x), None
+
+
+def _owner(roi: Expr) -> Expr:
+    """The sample that a region [5, ...] belongs to."""
+    return op.Cast(op.Gather(roi, roi.builder.constant(0), axis=0), to=int(ir.DataType.INT64))
+
+
+def _rounded(u: Expr) -> Expr:
+    """The nearest whole number, halves away from zero."""
+    return op.Sign(u) * op.Floor(op.Abs(u) + 0.5)
+
+
+def _any(mask: Expr) -> Expr:
+    return op.Greater(op.ReduceMax(op.Cast(mask, to=int(ir.DataType.INT32)), [1], keepdims=0), 0)
+
+
+def _bins(start: Expr, end: Expr, bins: int, size: Expr) -> Expr:
+    """Which of ``size`` elements each bin of the region from ``start`` to ``end`` (both within) holds [bins, size]."""
+    builder = start.builder
+    step = op.Max(end - start + 1, 1.0) * (1.0 / bins)
+    first = builder.constant(np.arange(bins), start.dtype)
+    low = op.Floor(first * step) + start
+    high = op.Ceil((first + 1) * step) + start
+    elements = op.Range(0, op.Squeeze(size, [0]), 1).cast(start.dtype).unsqueeze([0])
+    return op.And(elements >= low.unsqueeze([1]), elements < high.unsqueeze([1]))

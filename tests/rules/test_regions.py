@@ -1,4 +1,4 @@
-"""The rule of RoiAlign against central differences of the operator in ONNX Runtime, in float64."""
+"""The rules of RoiAlign (in float64) and MaxRoiPool against central differences in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 import onnx_cfad as cfad
-from tests.oracle import assert_vjp, node_model
+from tests.oracle import assert_vjp, node_model, run_ort
 
 RNG = np.random.default_rng(0)
 ROIS = np.asarray([[0.0, 0, 3, 3], [1, 1, 6, 7], [2.5, 2.2, 10, 9], [-2.9, -2, 2, 2], [4, 3, 4.2, 3.1]])
@@ -46,3 +46,22 @@ def test_half_precision() -> None:
     node, feeds = align(output_height=2, output_width=2, sampling_ratio=2)
     half = {name: a.astype(np.float16) if a.dtype.kind == "f" else a for name, a in feeds.items()}
     assert_vjp(node, half, wrt=["x"], step=0.5)
+
+
+@pytest.mark.parametrize("dims", ["static", "symbolic"])
+@pytest.mark.parametrize(("pooled", "scale"), [((2, 3), 1.0), ((1, 1), 1.0), ((3, 2), 0.5)])
+def test_max_roi_pool(pooled: tuple[int, int], scale: float, dims: str) -> None:
+    rois = np.concatenate([OWNERS[:, None], ROIS], 1).astype(np.float32)
+    x = (RNG.permutation(2 * 3 * 8 * 7).reshape(2, 3, 8, 7) * 0.05).astype(np.float32)
+    node = helper.make_node("MaxRoiPool", ["x", "rois"], ["y"], pooled_shape=pooled, spatial_scale=scale)
+    assert_vjp(node, {"x": x, "rois": rois}, wrt=["x"], dims=dims)
+
+
+def test_a_tie_goes_to_the_first_in_rows() -> None:
+    x = np.zeros((1, 1, 3, 3), np.float32)
+    x[0, 0, 1, 2] = x[0, 0, 2, 0] = 5
+    feeds = {"x": x, "rois": np.asarray([[0, 0, 0, 2, 2]], np.float32)}
+    node = helper.make_node("MaxRoiPool", list(feeds), ["y"], pooled_shape=[1, 1])
+    model = cfad.vjp(node_model(node, feeds), wrt=["x"]).proto()
+    found = run_ort(model, {**feeds, "y_grad": np.ones((1, 1, 1, 1), np.float32)})["x_grad"]
+    assert found[0, 0, 1, 2] == found.sum() == 1
