@@ -23,7 +23,7 @@ def test_loop_tells_what_it_carries_reads_and_stacks() -> None:
     loop = loop_of(LOOP)
     assert (loop.kind, loop.path, loop.trips, loop.adjoint) == ("Loop", "main/loop_0", "dynamic", "taped")
     assert loop.carries == (ValueReport("s", "float32[N]", active=True),)
-    assert loop.scan_outputs == (ValueReport("ys", "float32[?, N]", active=True),)
+    assert loop.scan_outputs == (ValueReport("ys", "float32[?, ?]", active=True),)
     assert loop.captured == (ValueReport("w", "float32[N]", active=True), ValueReport("up", "bool[]", active=False))
     assert loop.nodes == 6
 

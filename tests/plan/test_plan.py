@@ -41,13 +41,13 @@ def test_what_is_no_plan_is_refused(text: str) -> None:
 
 
 def test_plan_goes_out_and_comes_back() -> None:
-    plan = cfad.plan(model("if_in_loop_static"), plan="checkpointed", segment=2)
+    plan = cfad.plan(model("loop_static"), plan="checkpointed", segment=2)
     again = plan_from_json(plan.to_json())
     assert again == {path: plan[path] for path in plan}
     edited = json.loads(plan.to_json())
     path = next(path for path in plan if isinstance(plan[path], Checkpointed))
     edited["sites"][path]["adjoint"] = "taped"
-    assert cfad.vjp(model("if_in_loop_static"), plan=plan).plan[path] == Checkpointed(2)
+    assert cfad.vjp(model("loop_static"), plan=plan).plan[path] == Checkpointed(2)
     assert plan_from_json(json.dumps(edited))[path] == Taped()
 
 
