@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from onnx_cfad.adjoint.cotangents import wide
 from onnx_cfad.adjoint.expr import Expr
 from onnx_cfad.rules.correlation import correlate, correlate_taps, spread
-from onnx_cfad.rules.registry import vjp
+from onnx_cfad.rules.registry import nondifferentiable, vjp
 from onnx_cfad.rules.windows import Size, Window, extent, maximum, per_axis, size_of, sliding
 
 Results = tuple[Callable[[], Expr], ...]
@@ -103,3 +103,6 @@ def _spatial(x: Expr, w: Expr) -> list[int]:
 
 def _bias(ct: Expr, axes: Sequence[int]) -> Expr:
     return wide(ct).sum([0, *axes]).cast(ct.dtype)
+
+
+nondifferentiable("ConvInteger", "QLinearConv", reason="its operands and its result are integers")

@@ -31,6 +31,7 @@ class Stretch:
         roi: Starts and ends of the axes, or None.
         scales: Factors of the axes, or None.
         sizes: New sizes of the axes, or None.
+        rank: The rank of ``x``.
         axes: The axes that these count.
         attributes: The attributes that say how a value between elements is made.
     """
@@ -39,6 +40,7 @@ class Stretch:
     roi: Expr | None
     scales: Expr | None
     sizes: Expr | None
+    rank: int
     axes: Sequence[int]
     attributes: dict[str, Any]
 
@@ -77,10 +79,10 @@ class Stretch:
         return None
 
     def _whole_factor(self, position: int) -> int | None:
-        known = self.x.dims[self.axes[position]]
+        known = size_of(self.x, self.axes[position])
         if self.scales is not None:
             factor = None if self.scales.const is None else float(self.scales.const[position])
-        elif self.sizes is not None and self.sizes.const is not None and known:
+        elif self.sizes is not None and self.sizes.const is not None and isinstance(known, int) and known:
             factor = int(self.sizes.const[position]) / known
         else:
             factor = None
@@ -103,8 +105,7 @@ class Stretch:
     def whole_map(self, ct: Expr, changed: Sequence[int]) -> Expr:
         """The cotangent by the unit vectors of all changed axes at once."""
         axes = [self.axes[position] for position in changed]
-        rank = self.x.rank
-        others = [axis for axis in range(rank) if axis not in axes]
+        others = [axis for axis in range(self.rank) if axis not in axes]
         sizes = [size_of(self.x, axis) for axis in axes]
         count = op.ReduceProd(vector(sizes, self.x.builder), keepdims=1)
         units = op.Reshape(
@@ -153,8 +154,9 @@ def resize(
     if tied:
         attributes["keep_aspect_ratio_policy"] = keep_aspect_ratio_policy
     cropping = coordinate_transformation_mode == "tf_crop_and_resize"
-    counted = [axis % x.rank for axis in axes] if axes else list(range(x.rank))
-    node = Stretch(x, roi if cropping else None, scales, sizes, counted, attributes)
+    rank = _rank(x, y, axes, scales if sizes is None else sizes)
+    counted = [axis % rank for axis in axes] if axes else list(range(rank))
+    node = Stretch(x, roi if cropping else None, scales, sizes, rank, counted, attributes)
     changed = node.changed(y)
     if not changed:
         return ct, None, None, None
@@ -163,23 +165,31 @@ def resize(
     return _by_axis(node, ct, changed), None, None, None
 
 
+def _rank(x: Expr, y: Expr, axes: Sequence[int] | None, counted: Expr | None) -> int:
+    """The rank of ``x``, which the number of factors or sizes gives too where they are for all axes."""
+    if not x.has_rank and y.has_rank:
+        return y.rank
+    number = counted.dims[0] if counted is not None and counted.has_rank and not axes else None
+    return x.rank if x.has_rank or number is None else number
+
+
 def _by_axis(node: Stretch, ct: Expr, changed: Sequence[int]) -> Expr:
     repeated = {node.axes[p]: factor for p in changed if (factor := node.repeats(p)) is not None}
     if repeated and not node.attributes["antialias"]:
-        ct = _summed_blocks(ct, node.x, repeated)
+        ct = _summed_blocks(ct, node, repeated)
     for position in changed:
         axis = node.axes[position]
         if axis not in repeated:
-            ct = _along(ct, node.matrix(position), axis, node.x.rank)
+            ct = _along(ct, node.matrix(position), axis, node.rank)
     return ct
 
 
-def _summed_blocks(ct: Expr, x: Expr, factors: dict[int, int]) -> Expr:
+def _summed_blocks(ct: Expr, node: Stretch, factors: dict[int, int]) -> Expr:
     """Sums ``ct`` over blocks of ``factors[axis]`` elements along each axis."""
     sizes: list[Size] = []
     summed: list[int] = []
-    for axis in range(x.rank):
-        sizes.append(size_of(x, axis) if axis in factors else size_of(ct, axis))
+    for axis in range(node.rank):
+        sizes.append(size_of(node.x, axis) if axis in factors else size_of(ct, axis))
         if axis in factors:
             summed.append(len(sizes))
             sizes.append(factors[axis])
