@@ -39,6 +39,8 @@ def keep_certain(node: ir.Node, constant: Constant, fresh: Fresh) -> None:
         output.shape = _unique(node, data.shape, fresh)
     elif node.op_type == "Split" and len(node.inputs) > 1 and node.inputs[1] is not None:
         _split(node, constant(node.inputs[1]), fresh)
+    elif node.op_type == "Einsum":
+        output.shape = _contracted(node, output.shape, fresh)
     elif node.op_type in _POOLS and node.attributes.get_int("ceil_mode", 0):
         output.shape = _pooled(output.shape, data.shape, fresh)
     elif node.op_type == "Reshape" and output.type is None:
@@ -53,6 +55,24 @@ def _split(node: ir.Node, sizes: np.ndarray | None, fresh: Fresh) -> None:
             dims = list(part.shape.dims)
             dims[axis] = fresh() if sizes is None else int(sizes.reshape(-1)[position])
             part.shape = ir.Shape(dims)
+
+
+def _contracted(node: ir.Node, found: ir.Shape | None, fresh: Fresh) -> ir.Shape | None:
+    """Operands that share an index may have 1 there: a symbol is certain where all operands of an index have it."""
+    equation = node.attributes.get_string("equation", "").replace(" ", "")
+    terms, _, result = equation.partition("->")
+    if found is None or len(node.inputs) < 2:
+        return found
+    known: dict[str, set[str]] = {}
+    for term, value in zip(terms.split(","), node.inputs, strict=False):
+        dims = value.shape.dims if value is not None and value.shape is not None else ()
+        for index, dim in zip(term, dims, strict=False):
+            known.setdefault(index, set()).add(str(dim))
+    plain = "." not in equation and len(result) == found.rank()
+    certain = [plain and len(known.get(index, ())) == 1 for index in result] if plain else [False] * found.rank()
+    return ir.Shape(
+        [d if sure or (isinstance(d, int) and d != 1) else fresh() for d, sure in zip(found.dims, certain, strict=True)]
+    )
 
 
 def _pooled(found: ir.Shape | None, data: ir.Shape | None, fresh: Fresh) -> ir.Shape | None:
