@@ -1,4 +1,4 @@
-"""Neural-network operators in the body of a Loop, whose values have no declared shapes and may change size every trip."""
+"""Neural-network operators in the body of a Loop: values have no declared shapes and may change size every trip."""
 
 from __future__ import annotations
 
