@@ -39,6 +39,8 @@ def keep_certain(node: ir.Node, constant: Constant, fresh: Fresh) -> None:
         output.shape = _unique(node, data.shape, fresh)
     elif node.op_type == "Split" and len(node.inputs) > 1 and node.inputs[1] is not None:
         _split(node, constant(node.inputs[1]), fresh)
+    elif node.op_type == "Resize" and node.attributes.get_string("keep_aspect_ratio_policy", "stretch") != "stretch":
+        output.shape = None if output.shape is None else ir.Shape([fresh() for _ in output.shape.dims])
     elif node.op_type == "Einsum":
         output.shape = _contracted(node, output.shape, fresh)
     elif node.op_type in _POOLS and node.attributes.get_int("ceil_mode", 0):

@@ -93,5 +93,24 @@ def _inline(node: ir.Node, branch: ir.Graph, taken: set[str], namer: Namer) -> l
             replaced.append(copy.outputs[0])
         else:
             replaced.append(result)
+    readers = [usage.node for output in node.outputs for usage in output.uses() if usage.node.op_type == "Range"]
     ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, replaced)
+    for reader in readers:
+        _give_scalars(reader, namer)
     return nodes
+
+
+def _give_scalars(reader: ir.Node, namer: Namer) -> None:
+    """A Range that got vectors of one element through the If, unseen by the runtime, gets scalars."""
+    graph = reader.graph
+    assert graph is not None
+    for index, value in enumerate(reader.inputs):
+        if value is None or (value.shape is not None and value.shape.rank() == 0):
+            continue
+        empty = ir.Node("", "Constant", [], [ir.AttrInt64s("value_ints", [])], name=namer.fresh("scalar_shape"))
+        flat = ir.Node("", "Reshape", [value, empty.outputs[0]], name=namer.fresh("scalar"))
+        empty.outputs[0].name, flat.outputs[0].name = namer.fresh("scalar_shape.out"), namer.fresh("scalar.out")
+        empty.outputs[0].type, flat.outputs[0].type = ir.TensorType(ir.DataType.INT64), value.type
+        empty.outputs[0].shape, flat.outputs[0].shape = ir.Shape([0]), ir.Shape([])
+        graph.insert_before(reader, [empty, flat])
+        reader.replace_input_with(index, flat.outputs[0])

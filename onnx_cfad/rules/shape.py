@@ -20,12 +20,17 @@ def reshape(ct: Expr, y: Expr, x: Expr, shape: Expr | None = None) -> Expr:
 
 @vjp("Squeeze")
 def squeeze(ct: Expr, y: Expr, x: Expr, axes: Expr | None = None) -> Expr:
-    return ct.reshape(x.shape) if axes is None else op.Unsqueeze(ct, axes)
+    return ct.reshape(x.shape) if axes is None else op.Unsqueeze(ct, _vector(axes))
 
 
 @vjp("Unsqueeze")
 def unsqueeze(ct: Expr, y: Expr, x: Expr, axes: Expr) -> Expr:
-    return op.Squeeze(ct, axes)
+    return op.Squeeze(ct, _vector(axes))
+
+
+def _vector(axes: Expr) -> Expr:
+    """Axes as a vector; runtimes accept a scalar for Unsqueeze but not for Squeeze."""
+    return axes if axes.has_rank and axes.rank == 1 else axes.reshape([-1])
 
 
 @vjp("Transpose")

@@ -92,8 +92,6 @@ def test_single_precision(case: Case) -> None:
 
 @pytest.mark.parametrize("case", EQUATIONS, ids=lambda case: case.name)
 def test_second_order(case: Case) -> None:
-    if case.forms == UNDECLARED:
-        pytest.skip("inference takes the length of the output from the operand that is stretched")
     assert_second_order(case.node, case.floats, wrt=list(case.floats))
 
 
