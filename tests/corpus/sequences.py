@@ -201,3 +201,21 @@ def optional_in_branch(real: str = "double") -> Example:
             else_branch = right () => (real[3] b) { b = Mul (x, w) }>
     }"""
     return example(real, text, {"x": (3,), "w": (3,)})
+
+
+@corpus_model
+def optional_carried(real: str = "double") -> Example:
+    """A carry that is an optional, unwrapped and wrapped again each iteration."""
+    text = """(real[3] x, real[3] w, int64 trips) => (real[3] y) {
+        some = Optional (x)
+        last = Loop (trips, , some) <body = body (int64 i, bool going, optional(real[3]) o)
+            => (bool again, optional(real[3]) next) {
+            again = Identity (going)
+            h = OptionalGetElement (o)
+            s = Sin (h)
+            p = Mul (s, w)
+            next = Optional (p)
+        }>
+        y = OptionalGetElement (last)
+    }"""
+    return example(real, text, {"x": (3,), "w": (3,), "trips": 3})

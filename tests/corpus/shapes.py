@@ -294,3 +294,57 @@ def _forget_in(node: NodeProto) -> None:
                 info.type.CopyFrom(TypeProto(tensor_type=TypeProto.Tensor(elem_type=element)))
         for inner in attribute.g.node:
             _forget_in(inner)
+
+
+@corpus_model
+def unranked_carry(real: str = "double") -> Example:
+    """The rank of the carry is known at run time only: it is reshaped to an input."""
+    text = """(real[A, B] x, real[C] w, int64[R] target, int64 trips) => (real[D, E] y, real[N, F, G] rows) {
+        u = Reshape (x, target)
+        y, rows = Loop (trips, , u) <body = body (int64 i, bool going, real[] h)
+            => (bool again, real[] next, real[] row) {
+            again = Identity (going)
+            s = Sin (h)
+            row = Mul (s, w)
+            next = Add (row, h)
+        }>
+    }"""
+    return example(real, text, {"x": (2, 3), "w": (2,), "target": [3, 2], "trips": 3})
+
+
+@corpus_model
+def unranked_captured(real: str = "double") -> Example:
+    text = """(real[2, 3] x, real[C] w, int64[R] target, int64 trips) => (real[2, 3] y) {
+        u = Reshape (w, target)
+        y = Loop (trips, , x) <body = body (int64 i, bool going, real[2, 3] h) => (bool again, real[2, 3] next) {
+            again = Identity (going)
+            s = Sin (h)
+            p = Mul (s, u)
+            next = Sub (p, u)
+        }>
+    }"""
+    return example(real, text, {"x": (2, 3), "w": (2,), "target": [2, 1], "trips": 3})
+
+
+@corpus_model
+def unranked_in_branch(real: str = "double") -> Example:
+    text = """(real[A] x, real[C] w, int64[R] target, bool p) => (real[D, E] y) {
+        u = Reshape (x, target)
+        y = If (p) <
+            then_branch = left () => (real[] a) { s = Sin (u)  a = Mul (s, w) },
+            else_branch = right () => (real[] b) { t = Sin (w)  b = Sub (t, u) }>
+    }"""
+    return example(real, text, {"x": (6,), "w": (3,), "target": [2, 3], "p": False})
+
+
+@corpus_model
+def unranked_early_exit(real: str = "double") -> Example:
+    text = """(real[A] x, real[C] w, int64[R] target) => (real[D, E] y) <int64 last = {2}> {
+        u = Reshape (x, target)
+        y = Loop (, , u) <body = body (int64 i, bool going, real[] h) => (bool again, real[] next) {
+            again = Less (i, last)
+            s = Sin (h)
+            next = Mul (s, w)
+        }>
+    }"""
+    return example(real, text, {"x": (6,), "w": (3,), "target": [2, 3]})
