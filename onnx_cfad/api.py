@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 
@@ -30,6 +31,10 @@ def vjp(
     levels: int | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
+    clip_value: float | None = None,
+    clip_norm: float | None = None,
+    clip_carries: bool = False,
+    replace_nan: bool = False,
 ) -> Gradient:
     """The model extended by its vector-Jacobian product.
 
@@ -49,6 +54,10 @@ def vjp(
         levels: Levels of a checkpointed loop; default: two, three for a large carry and a long loop.
         memory: Bytes that tapes may take under ``auto``, such as ``512MiB``; default: 256 MiB.
         trips: Trip count to plan for where the model does not fix one; default: 1,000.
+        clip_value: Largest absolute value of an element of a gradient; default: no limit.
+        clip_norm: Largest 2-norm of all gradients together; default: no limit.
+        clip_carries: Clip the cotangent of every loop carry in every iteration too (exploding gradients).
+        replace_nan: Elements of gradients that are NaN become 0; by default they stay and are seen.
 
     Raises:
         ModelError: The model is unusable or lacks a name.
@@ -56,6 +65,9 @@ def vjp(
         UnsupportedOp: A differentiated value reaches an operator without a rule.
     """
     options = Options.of(wrt, outputs, None, stop_gradient)
+    options = dataclasses.replace(
+        options, clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan
+    )
     chosen = with_plan(options, plan, sites=sites, segment=segment, levels=levels, memory=memory, trips=trips)
     return differentiate(load(model), chosen)
 
@@ -72,6 +84,10 @@ def grad(
     levels: int | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
+    clip_value: float | None = None,
+    clip_norm: float | None = None,
+    clip_carries: bool = False,
+    replace_nan: bool = False,
 ) -> Gradient:
     """The model extended by the gradient of its scalar output ``loss``: as ``vjp`` with the seed fixed to 1.
 
@@ -83,6 +99,9 @@ def grad(
     if not loss:
         raise ModelError("", "no loss was named", "Give the name of a scalar output as loss.")
     options = Options.of(wrt, None, loss, stop_gradient)
+    options = dataclasses.replace(
+        options, clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan
+    )
     chosen = with_plan(options, plan, sites=sites, segment=segment, levels=levels, memory=memory, trips=trips)
     return differentiate(load(model), chosen)
 

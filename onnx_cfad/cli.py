@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import traceback
@@ -64,6 +65,16 @@ Memory = Annotated[
 Trips = Annotated[
     int | None, typer.Option("--trips", min=0, metavar="N", help="Trip count to plan for where the model has none.")
 ]
+ClipValue = Annotated[
+    float | None, typer.Option("--clip-value", metavar="X", help="Clamp the elements of gradients to [-X, X].")
+]
+ClipNorm = Annotated[
+    float | None, typer.Option("--clip-norm", metavar="X", help="Scale the gradients to a 2-norm of X at most.")
+]
+ClipCarries = Annotated[
+    bool, typer.Option("--clip-carries", help="Clip the cotangent of every loop carry in every iteration too.")
+]
+ReplaceNan = Annotated[bool, typer.Option("--replace-nan", help="Elements of gradients that are NaN become 0.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
@@ -146,6 +157,10 @@ def transform(
     levels: Levels = None,
     memory: Memory = None,
     trips: Trips = None,
+    clip_value: ClipValue = None,
+    clip_norm: ClipNorm = None,
+    clip_carries: ClipCarries = False,
+    replace_nan: ReplaceNan = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -157,6 +172,9 @@ def transform(
     from onnx_cfad.transform import transform as transform_file  # noqa: PLC0415
 
     chosen = Options.of(_wrt(wrt, wrt_initializers), outputs, loss, stop_gradient or ())
+    chosen = dataclasses.replace(
+        chosen, clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan
+    )
     chosen = with_plan(chosen, plan, sites=site or (), segment=segment, levels=levels, memory=memory, trips=trips)
     with working(f"differentiating {model}", quiet=quiet or as_json):
         target, gradient = transform_file(model, output, chosen)

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.base import Prepared
+from onnx_cfad.adjoint.clip import Clipping
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder, Expr, full, zeros_like
 from onnx_cfad.adjoint.records import Records
@@ -114,7 +115,8 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     primal = frozenset(model.graph)
     activity, sites = _activity(model, selection), control_flow(model)
     refuse_missing_rules(model.graph, activity, sites)
-    sweep = Sweep(activity, types, sites, prepared, Records())
+    clipping = Clipping(options.clip_value, options.clip_norm, options.clip_carries, options.replace_nan)
+    sweep = Sweep(activity, types, sites, prepared, Records(), clipping)
     warnings = _reverse(model, selection, sweep)
     _record(model, options, adjoints, origin)
     LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
@@ -147,9 +149,11 @@ def _reverse(model: ir.Model, selection: Selection, sweep: Sweep) -> list[str]:
         cotangents.add(output, _seed(model, output, builder, selection))
     sweep.run(model.graph, cotangents, in_loop=False)
     warnings: list[str] = []
-    results = [(value, _gradient(value, cotangents, builder, warnings)) for value in selection.wrt]
+    results = [_gradient(value, cotangents, builder, warnings) for value in selection.wrt]
+    if sweep.clipping.is_on:
+        results = sweep.clipping.gradients(results)
     builder.append_to(model.graph)
-    for value, result in results:
+    for value, result in zip(selection.wrt, results, strict=True):
         model.graph.outputs.append(_named_output(model.graph, value, result, builder.namer))
     return warnings
 

@@ -36,6 +36,10 @@ class Options:
         levels: Levels of a checkpointed loop; None for the best number.
         memory: Bytes that tapes may take, for the automatic choice.
         trips: Trip count to assume where the model does not fix one, for the automatic choice.
+        clip_value: Largest absolute value of an element of a gradient.
+        clip_norm: Largest 2-norm of all gradients together.
+        clip_carries: Clip the cotangent of every carry in every iteration too.
+        replace_nan: Elements of gradients that are NaN become 0.
     """
 
     wrt: tuple[str, ...] | None = None
@@ -50,6 +54,10 @@ class Options:
     levels: int | None = None
     memory: int = 256 << 20
     trips: int = 1000
+    clip_value: float | None = None
+    clip_norm: float | None = None
+    clip_carries: bool = False
+    replace_nan: bool = False
 
     @classmethod
     def of(

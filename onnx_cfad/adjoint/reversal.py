@@ -155,7 +155,7 @@ class Reversal:
         """What each carry's cotangent is one iteration earlier."""
         for state, carry in zip(self.loop.states, carries, strict=True):
             result = inner.take(carry.entry)
-            state.result = result if result is not None else self.zero_carry(state, carry)
+            state.result = self.zero_carry(state, carry) if result is None else self.sweep.clipping.carry(result)
 
     def zero_carry(self, state: State, carry: Carry) -> Expr:
         """A zero cotangent of a carry's entry."""

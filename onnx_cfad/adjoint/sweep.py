@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.base import Prepared
+from onnx_cfad.adjoint.clip import Clipping
 from onnx_cfad.adjoint.cotangents import Cotangents, guarded, sum_to
 from onnx_cfad.adjoint.expr import Builder, Expr, Update
 from onnx_cfad.adjoint.records import Records
@@ -31,6 +32,7 @@ class Sweep:
         sites: Paths for messages.
         prepared: How each control-flow site is run backwards.
         records: What the forward pass has been made to record so far.
+        clipping: What is clipped on the way.
     """
 
     activity: Activity
@@ -38,6 +40,7 @@ class Sweep:
     sites: ControlFlowGraph
     prepared: Prepared
     records: Records
+    clipping: Clipping = dataclasses.field(default_factory=Clipping)
 
     def run(self, graph: ir.Graph, cotangents: Cotangents, *, in_loop: bool) -> None:
         """Sweeps over the nodes of ``graph``.

@@ -87,13 +87,19 @@ class PrimalScalar:
             for name, ct in self._cotangents.items():
                 if outputs[name].shape != ct.shape:
                     return Sample(math.nan, 0.0)
-                value += float(np.sum(ct * (outputs[name] - self._base[name])))
-                square += float(np.sum((ct * outputs[name]) ** 2))
+                steady = _steady(outputs[name], self._base[name])
+                value += float(np.sum((ct * (outputs[name] - self._base[name]))[~steady]))
+                square += float(np.sum(((ct * outputs[name]) ** 2)[~steady]))
         return Sample(value, math.sqrt(square))
 
     def _evaluated(self, changed: Mapping[str, Array]) -> dict[str, Array]:
         outputs = self._evaluator.run({**self._feeds, **changed})
         return {name: np.asarray(outputs[name], np.float64) for name in self._cotangents}
+
+
+def _steady(value: Array, base: Array) -> Array:
+    """Where an output is not finite and does not move: a score that is masked with -inf has no part in a derivative."""
+    return ~np.isfinite(value) & ((value == base) | (np.isnan(value) & np.isnan(base)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +204,9 @@ class _Varied:
         """The comparison in one direction; an element of a gradient has the size of their root mean square."""
         wide, slope = self.x.astype(np.float64), self.gradient.astype(np.float64)
         root = math.sqrt(self.x.size)
+        moving = np.isfinite(wide) & (direction != 0)  # nothing can be told about a derivative by an infinite number
+        direction = np.where(moving, direction, 0.0)
+        wide, slope = np.where(np.isfinite(wide), wide, 0.0), np.where(moving | np.isfinite(slope), slope, 0.0)
         with np.errstate(all="ignore"):
             claimed = float(np.sum(slope * direction))
             if np.count_nonzero(direction) == 1:

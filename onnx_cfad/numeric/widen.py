@@ -28,11 +28,15 @@ _TYPE_ATTRIBUTES = {
     "HammingWindow": "output_datatype",
     "BlackmanWindow": "output_datatype",
     "MelWeightMatrix": "output_datatype",
+    "GroupNormalization": "stash_type",
+    "RMSNormalization": "stash_type",
+    "Attention": "softmax_precision",
 }
 _FLOAT_UNLESS_TOLD = frozenset(
     ("SequenceEmpty", "RandomUniform", "RandomNormal", "HannWindow", "HammingWindow", "BlackmanWindow")
-    + ("MelWeightMatrix",)
+    + ("MelWeightMatrix", "RMSNormalization")
 )
+_STASH_SINCE = 21  # the opset that gave GroupNormalization its stash_type
 
 
 def widen(model: ir.Model) -> bool:
@@ -53,7 +57,7 @@ def widen(model: ir.Model) -> bool:
         for node in list(graph):
             for output in node.outputs:
                 _widen_value(output)
-            _widen_attributes(node)
+            _widen_attributes(node, model.opset_imports.get(node.domain, 1))
             exact &= _keep_float32_operands(node, model.opset_imports.get(node.domain, 1), namer)
     return exact
 
@@ -77,19 +81,20 @@ def _widened_type(type_: ir.TypeProtocol) -> ir.TypeProtocol:
     return ir.TensorType(_DOUBLE) if isinstance(type_, ir.TensorType) and type_.dtype in _NARROW else type_
 
 
-def _widen_attributes(node: ir.Node) -> None:
+def _widen_attributes(node: ir.Node, opset: int) -> None:
     for name, attribute in list(node.attributes.items()):
         if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in _NARROW:
             node.attributes[name] = ir.AttrTensor(name, _widened(attribute.as_tensor()))
         elif name == _TYPE_ATTRIBUTES.get(node.op_type) and attribute.as_int() in _NARROW:
             node.attributes[name] = ir.AttrInt64(name, _DOUBLE)
-    _write_out_defaults(node)
+    _write_out_defaults(node, opset)
 
 
-def _write_out_defaults(node: ir.Node) -> None:
+def _write_out_defaults(node: ir.Node, opset: int) -> None:
     """Writes out what an operator takes for float32 unless told otherwise."""
     name = _TYPE_ATTRIBUTES.get(node.op_type, "")
-    if node.op_type in _FLOAT_UNLESS_TOLD and name not in node.attributes:
+    untold = node.op_type in _FLOAT_UNLESS_TOLD or (node.op_type == "GroupNormalization" and opset >= _STASH_SINCE)
+    if untold and name not in node.attributes:
         node.attributes[name] = ir.AttrInt64(name, _DOUBLE)
     if node.op_type == "ConstantOfShape" and "value" not in node.attributes:
         node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(np.zeros(1)))
