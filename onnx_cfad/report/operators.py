@@ -1,0 +1,149 @@
+"""The table of operators, docs/operators.md: how each is differentiated, or why not. Read off the registry.
+
+python -m onnx_cfad.report.operators > docs/operators.md
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+
+import onnx
+import onnx.defs
+
+from onnx_cfad.rules.registry import NoDerivative, Rule, entries
+
+_CONTROL_FLOW = {
+    "If": "Branch: [routed](plans.md#routed)",
+    "Loop": "Loop: [taped](plans.md#taped), [checkpointed](plans.md#checkpointed) or [unrolled](plans.md#unrolled)",
+    "Scan": "Loop: [taped](plans.md#taped), [checkpointed](plans.md#checkpointed) or [unrolled](plans.md#unrolled)",
+}
+_REWRITTEN = {
+    "Scatter": "Rewritten as `ScatterElements` when a model is loaded",
+    "SequenceMap": "Rewritten as `Loop` when a model is loaded",
+    "Upsample": "Rewritten as `Resize` when a model is loaded",
+}
+_BODY_RULES = "onnx_cfad.rules.function_body"
+_READING = (
+    "Older models are brought to opset 18 first. A derivative that has to pass through an operator without an entry is "
+    "an error that names every such node. What rules do at kinks and poles, and the few settings they refuse, is in "
+    "[semantics.md](semantics.md)."
+)
+_WIDTH = 120
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """An operator of the default domain.
+
+    Attributes:
+        name: Its name.
+        version: The opset of its newest version.
+        has_float: It has an input and an output that can be floating point.
+        entry: What the registry has for it.
+    """
+
+    name: str
+    version: int
+    has_float: bool
+    entry: Rule | NoDerivative | None
+
+    @property
+    def by_body(self) -> bool:
+        """Whether it is differentiated through the function body of its specification."""
+        return isinstance(self.entry, Rule) and self.entry.function.__module__ == _BODY_RULES
+
+    @property
+    def has_way(self) -> bool:
+        """Whether the tool knows what to do with it."""
+        return self.entry is not None or self.name in _CONTROL_FLOW or self.name in _REWRITTEN
+
+
+def operators() -> list[Operator]:
+    """Every operator of the default domain in its newest version, sorted by name."""
+    known = {name: entry for domain, name, entry in entries() if domain == ""}
+    schemas = sorted((s for s in onnx.defs.get_all_schemas() if s.domain == ""), key=lambda s: s.name)
+    return [Operator(s.name, s.since_version, _has_float(s), known.get(s.name)) for s in schemas]
+
+
+def _has_float(schema: onnx.defs.OpSchema) -> bool:
+    return any(map(_may_be_float, schema.inputs)) and any(map(_may_be_float, schema.outputs))
+
+
+def _may_be_float(parameter: onnx.defs.OpSchema.FormalParameter) -> bool:
+    return any("float" in name or "double" in name for name in parameter.types)
+
+
+def markdown() -> str:
+    """The page: rules, specification bodies, control flow, what has no derivative, what has no entry."""
+    found = operators()
+    rules = [o for o in found if isinstance(o.entry, Rule) and not o.by_body]
+    bodies = [o for o in found if o.by_body]
+    constant = [o for o in found if isinstance(o.entry, NoDerivative)]
+    flow = [o for o in found if o.entry is None and o.has_way]
+    without = [o for o in found if not o.has_way]
+    counts = (
+        f"The default domain of onnx {onnx.__version__}, opset {onnx.defs.onnx_opset_version()}, has {len(found)} "
+        f"operators: {len(rules)} have a rule, {len(bodies)} are differentiated through the body that their "
+        f"specification gives, {len(flow)} are control flow or are rewritten, {len(constant)} have no derivative, "
+        f"{len(without)} have no entry. The number beside a name is the opset of its newest version."
+    )
+    parts = [
+        "# Operators",
+        "Made by `python -m onnx_cfad.report.operators > docs/operators.md`; do not edit.",
+        textwrap.fill(counts, _WIDTH),
+        textwrap.fill(_READING, _WIDTH),
+        _section("With a rule", ("operator", "opset", "rule in"), rules, _file_of),
+        _section("Through the body of the specification", ("operator", "opset", "rule in"), bodies, _file_of),
+        _section("Control flow and rewritten operators", ("operator", "opset", "how"), flow, _way),
+        _section("No derivative", ("operator", "opset", "reason"), constant, _reason),
+        _section("No entry", ("operator", "opset", "floating point"), without, _floats),
+        _other_domains(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(title: str, headings: Sequence[str], found: Sequence[Operator], tell: Callable[[Operator], str]) -> str:
+    rows = [(operator.name, str(operator.version), tell(operator)) for operator in found]
+    return f"## {title}\n\n{_table(headings, rows)}"
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _file_of(operator: Operator) -> str:
+    assert isinstance(operator.entry, Rule)
+    path = operator.entry.function.__module__.replace(".", "/") + ".py"
+    return f"[{path.rpartition('/')[2]}](../{path})"
+
+
+def _way(operator: Operator) -> str:
+    return _CONTROL_FLOW.get(operator.name) or _REWRITTEN[operator.name]
+
+
+def _reason(operator: Operator) -> str:
+    assert isinstance(operator.entry, NoDerivative)
+    return operator.entry.reason
+
+
+def _floats(operator: Operator) -> str:
+    return "in and out" if operator.has_float else "not both in and out: no derivative can pass"
+
+
+def _other_domains() -> str:
+    """Which other domains onnx defines, and how many of their operators have an entry."""
+    schemas = {(s.domain, s.name) for s in onnx.defs.get_all_schemas() if s.domain != ""}
+    known = {(domain, name) for domain, name, _ in entries()}
+    rows: list[tuple[str, str, str]] = []
+    for domain in sorted({domain for domain, _ in schemas}):
+        own = {key for key in schemas if key[0] == domain}
+        rows.append((domain, str(len(own)), str(len(own & known))))
+    return f"## Other domains\n\n{_table(('domain', 'operators', 'with an entry'), rows)}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
