@@ -16,6 +16,9 @@ from onnx_cfad.names import Namer
 MAX_DEPTH = 64
 """Subgraphs inside subgraphs; real models stay below ten."""
 
+AUTHOR_NAME = "onnx_cfad.author_name"
+"""Key in a value's ``meta`` of the name that it had before names became unique."""
+
 _REGION_NAMES = {"then_branch": "then", "else_branch": "else"}
 
 
@@ -212,6 +215,7 @@ def _rename(value: ir.Value, name: str) -> None:
         value.const_value = TensorProtoTensor(proto)
     elif tensor is not None:
         value.const_value = copy.copy(tensor)
+    value.meta.setdefault(AUTHOR_NAME, value.name)
     value.name = name
 
 

@@ -10,6 +10,7 @@ from onnx_cfad.errors import ModelError
 from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.regions import ControlFlowGraph, Region
 from onnx_cfad.options import Options
+from onnx_cfad.scopes import AUTHOR_NAME
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,12 +127,16 @@ def _constant_inside(model: ir.Model, name: str, sites: ControlFlowGraph) -> ir.
     region = next((r for s in sites.sites() for r in s.regions if r.path == path), None)
     if region is None:
         return None
-    return _lifted(model, _constants_of(region).get(inner))
+    known = _constants_of(region)
+    if inner not in known:
+        raise ModelError(f"wrt '{name}'", f"'{path}' has no such constant; it has {_listed(known)}", "Check the name.")
+    return _lifted(model, known[inner])
 
 
 def _constants_of(region: Region) -> dict[str, ir.Value]:
     made = [node.outputs[0] for node in region.graph if node.op_type == "Constant"]
-    return {value.name or "": value for value in (*region.graph.initializers.values(), *made)}
+    values = (*region.graph.initializers.values(), *made)
+    return {str(value.meta.get(AUTHOR_NAME, value.name)): value for value in values}
 
 
 def _lifted(model: ir.Model, value: ir.Value | None) -> ir.Value | None:

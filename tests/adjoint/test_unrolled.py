@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ from tests.oracle import check_emitted, run_ort
 @pytest.mark.parametrize("name", sorted(set(all_makers()) - {"loop_long"}))
 def test_agrees_with_the_full_tape(name: str) -> None:
     example = all_makers()[name]()
-    asked = {"wrt": list(example.wrt), "outputs": example.outputs}
+    asked: dict[str, Any] = {"wrt": list(example.wrt), "outputs": example.outputs}
     try:
         unrolled = cfad.vjp(example.model, plan="unrolled", **asked)
     except cfad.PlanError as error:
@@ -33,7 +35,7 @@ def test_agrees_with_the_full_tape(name: str) -> None:
 def test_factor_leaves_a_shorter_loop() -> None:
     example = all_makers()["scan_one_state"]()
     path = next(iter(cfad.plan(example.model)))
-    asked = {"wrt": list(example.wrt), "outputs": example.outputs}
+    asked: dict[str, Any] = {"wrt": list(example.wrt), "outputs": example.outputs}
     with pytest.raises(cfad.PlanError, match="does not divide"):
         cfad.vjp(example.model, sites=[f"{path}=unrolled(factor=3)"], **asked)
     partly = cfad.vjp(example.model, sites=[f"{path}=unrolled(factor=2)"], **asked)
