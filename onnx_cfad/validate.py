@@ -140,9 +140,10 @@ def _subject(
 
 
 def _cotangent(output: Array, interface: Interface, rng: np.random.Generator) -> Array:
-    """A random seed, or the 1 of a loss."""
+    """A random seed, 0 where the output is infinite and cannot be compared; or the 1 of a loss."""
     values = rng.standard_normal(output.shape) if interface.seeded else np.ones(output.shape)
-    return np.asarray(values).astype(output.dtype)
+    comparable = np.isfinite(output.astype(np.float64)) | (not interface.seeded)
+    return np.asarray(np.where(comparable, values, 0.0)).astype(output.dtype)
 
 
 def _wanted(interface: Interface, wrt: Wrt) -> list[str]:

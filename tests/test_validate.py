@@ -224,6 +224,32 @@ def test_constant_of_a_branch_is_varied(up: bool) -> None:
     assert cfad.validate(model(BRANCHES), replaced(gradient, "k_1_grad", "Neg", None), feeds).holds == up
 
 
+MASKED = """g (float[2,3] x, float[3] m) => (float[2,3] s, float[2,3] y) {
+    s = Add (x, m)
+    y = Softmax (s)
+}"""
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_an_infinite_score_hides_nothing(right: bool) -> None:
+    """Output s is -inf where the mask m is; the other elements of x and m are still told right from wrong."""
+    feeds = {
+        "x": np.asarray([[0.5, -1, 2], [1, 0.1, 0.3]], np.float32),
+        "m": np.asarray([0.1, -np.inf, -0.2], np.float32),
+    }
+    gradient = cfad.vjp(model(MASKED))
+    changed = gradient if right else replaced(gradient, "m_grad", "Neg", None)
+    found = verdicts(cfad.validate(model(MASKED), changed, feeds))
+    assert found == {"x": Outcome.HOLDS, "m": Outcome.HOLDS if right else Outcome.WRONG}
+
+
+def test_an_infinite_derivative_of_one_element_spares_the_others() -> None:
+    text = "g (float[3] x) => (float[3] y) { y = Acosh (x) }"
+    found = cfad.validate(model(text), feeds={"x": np.asarray([10.0, np.e, 1.0], np.float32)})
+    assert found.holds
+    assert found.rows[0].verdict is Outcome.HOLDS
+
+
 def test_zero_on_both_sides_is_named() -> None:
     example = CORPUS["loops"]["loop_zero_trips"]("float")
     found = cfad.validate(example.model, feeds=example.feeds)

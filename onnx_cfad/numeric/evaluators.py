@@ -146,7 +146,7 @@ def deviation(found: Arrays, expected: Arrays) -> Deviation:
         if not np.array_equal(finite, np.isfinite(a)):
             return Deviation(conflict=f"output '{name}' is not finite at the same places")
         scale = float(np.max(np.abs(b[finite]), initial=smallest_normal(dtype)))
-        relative = float(np.max(np.abs(a - b)[finite], initial=0.0)) / scale
+        relative = float(np.max(np.abs(a[finite] - b[finite]), initial=0.0)) / scale
         if relative > _AGREEMENT[dtype] and relative * scale > smallest_normal(dtype):
             return Deviation(relative, f"output '{name}' differs by {relative:.2g} of its largest element")
         largest = max(largest, relative)

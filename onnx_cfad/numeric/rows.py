@@ -204,16 +204,14 @@ class _Varied:
         """The comparison in one direction; an element of a gradient has the size of their root mean square."""
         wide, slope = self.x.astype(np.float64), self.gradient.astype(np.float64)
         root = math.sqrt(self.x.size)
-        moving = np.isfinite(wide) & (direction != 0)  # nothing can be told about a derivative by an infinite number
-        direction = np.where(moving, direction, 0.0)
-        wide, slope = np.where(np.isfinite(wide), wide, 0.0), np.where(moving | np.isfinite(slope), slope, 0.0)
+        finite = np.isfinite(wide)  # an infinite number, such as a masked score, cannot be moved
+        direction = np.where(finite, direction, 0.0)
+        moving = direction != 0
         with np.errstate(all="ignore"):
-            claimed = float(np.sum(slope * direction))
+            claimed = float(np.sum(slope[moving] * direction[moving]))
+            place, size = _norm(wide[finite]) / root, _norm(slope[moving | np.isfinite(slope)])
             if np.count_nonzero(direction) == 1:
-                argument = max(_norm(wide) / root, float(np.max(np.abs(wide * direction))))
-                size = max(_norm(slope) / root, abs(claimed))
-            else:
-                argument, size = _norm(wide) / root, _norm(slope)
+                place, size = max(place, float(np.max(np.abs(wide[moving])))), max(size / root, abs(claimed))
         memory: dict[float, Sample] = {}
 
         def line(t: float) -> Sample:
@@ -221,7 +219,7 @@ class _Varied:
                 memory[t] = self.function({self.feed: wide + t * direction})
             return memory[t]
 
-        return compare(line, claimed, size, argument if 0 < argument < math.inf else 1.0, self.accuracy)
+        return compare(line, claimed, size, place if 0 < place < math.inf else 1.0, self.accuracy)
 
 
 def _norm(array: Array) -> float:

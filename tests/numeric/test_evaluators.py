@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,28 @@ def test_float16_model_is_evaluated_in_float64() -> None:
     evaluator, _ = chosen(proto, {"x": np.asarray([0.5, 1.5], np.float16)})
     assert evaluator.name == "float64 in ONNX Runtime"
     assert 1e-6 < evaluator.deviation < 1e-3
+
+
+def test_reference_evaluator_has_all_digits_of_the_error_function() -> None:
+    feeds = {"x": np.asarray([0.3, -0.2], np.float32), "trips": np.asarray(1)}
+    evaluator, _ = chosen(model(ERF_LOOP), feeds)
+    np.testing.assert_allclose(
+        evaluator.run(feeds)["y"], [math.erf(np.float32(0.3)), math.erf(np.float32(-0.2))], rtol=1e-15
+    )
+
+
+def test_float64_kernel_that_computes_in_float32_is_not_taken() -> None:
+    """ONNX Runtime's Shrink rounds to float32 whatever its type, so that a difference quotient of it is 0."""
+    proto = model("g (float[3] x) => (float[3] y) { y = Shrink <lambd = 1.5> (x) }")
+    evaluator, _ = chosen(proto, {"x": np.asarray([2, 0, -3], np.float32)})
+    assert evaluator.name == "float64 in the reference evaluator"
+    assert "computes output 'y' in float32" in evaluator.remarks[0]
+
+
+def test_whole_numbers_are_not_taken_for_float32() -> None:
+    proto = model("g (float[3] x) => (float[3] y) { y = Floor (x) }")
+    evaluator, _ = chosen(proto, {"x": np.asarray([2, 0, -3], np.float32)})
+    assert evaluator.name == "float64 in ONNX Runtime"
 
 
 @pytest.mark.parametrize(

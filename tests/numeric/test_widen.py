@@ -132,3 +132,16 @@ def test_functions_are_widened() -> None:
     wide, exact = widened(model)
     assert exact
     np.testing.assert_array_equal(run_in_onnxruntime(wide, {"x": np.asarray([1.0, 3.0])})["y"], [0.5, 1.5])
+
+
+def test_a_function_that_computes_in_a_type_of_its_own_computes_in_float64() -> None:
+    text = """g (float[1,4,3] x, float[4] s, float[4] b) => (float[1,4,3] y) {
+        y = GroupNormalization <num_groups = 2> (x, s, b)
+    }"""
+    wide, exact = widened(parsed(text))
+    assert exact
+    x, step = np.asarray(np.arange(12.0)).reshape(1, 4, 3) ** 2, 1e-9
+    feeds = {"x": x, "s": np.asarray([1.0, 2, 3, 4]), "b": np.zeros(4)}
+    moved = {**feeds, "x": x + step * np.eye(12)[5].reshape(x.shape)}
+    slope = (run_in_onnxruntime(wide, moved)["y"] - run_in_onnxruntime(wide, feeds)["y"]) / step
+    assert abs(slope).max() == pytest.approx(0.0886970, rel=1e-4)
