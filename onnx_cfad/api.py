@@ -29,6 +29,7 @@ def vjp(
     sites: Sequence[str] = (),
     segment: int | None = None,
     levels: int | None = None,
+    tape: str | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
     clip_value: float | None = None,
@@ -52,6 +53,7 @@ def vjp(
         sites: The same for single sites: ``path=adjoint``, such as ``main/loop=checkpointed(segment=25)``.
         segment: Iterations in a segment of a checkpointed loop; default: the length that takes the least memory.
         levels: Levels of a checkpointed loop; default: two, three for a large carry and a long loop.
+        tape: ``float16`` or ``bfloat16`` to tape wider values in half the bytes, at the price of their digits.
         memory: Bytes that tapes may take under ``auto``, such as ``512MiB``; default: 256 MiB.
         trips: Trip count to plan for where the model does not fix one; default: 1,000.
         clip_value: Largest absolute value of an element of a gradient; default: no limit.
@@ -68,7 +70,9 @@ def vjp(
     options = dataclasses.replace(
         options, clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan
     )
-    chosen = with_plan(options, plan, sites=sites, segment=segment, levels=levels, memory=memory, trips=trips)
+    chosen = with_plan(
+        options, plan, sites=sites, segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
+    )
     return differentiate(load(model), chosen)
 
 
@@ -82,6 +86,7 @@ def grad(
     sites: Sequence[str] = (),
     segment: int | None = None,
     levels: int | None = None,
+    tape: str | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
     clip_value: float | None = None,
@@ -102,7 +107,9 @@ def grad(
     options = dataclasses.replace(
         options, clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan
     )
-    chosen = with_plan(options, plan, sites=sites, segment=segment, levels=levels, memory=memory, trips=trips)
+    chosen = with_plan(
+        options, plan, sites=sites, segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
+    )
     return differentiate(load(model), chosen)
 
 
@@ -113,6 +120,7 @@ def plan(
     sites: Sequence[str] = (),
     segment: int | None = None,
     levels: int | None = None,
+    tape: str | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
 ) -> Plan:
@@ -124,5 +132,7 @@ def plan(
         ModelError: The model is unusable.
         PlanError: The plan is impossible.
     """
-    chosen = with_plan(Options(), plan, sites=sites, segment=segment, levels=levels, memory=memory, trips=trips)
+    chosen = with_plan(
+        Options(), plan, sites=sites, segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
+    )
     return plan_model(load(model), chosen)

@@ -59,6 +59,10 @@ Segment = Annotated[
     int | None, typer.Option("--segment", min=1, metavar="N", help="Iterations in a segment of a checkpointed loop.")
 ]
 Levels = Annotated[int | None, typer.Option("--levels", min=2, metavar="N", help="Levels of a checkpointed loop.")]
+Tape = Annotated[
+    str | None,
+    typer.Option("--tape", metavar="float16|bfloat16", help="Tape wider values in half the bytes, less exactly."),
+]
 Memory = Annotated[
     str | None, typer.Option("--memory", metavar="BYTES", help="What tapes may take under --plan auto, such as 512MiB.")
 ]
@@ -155,6 +159,7 @@ def transform(
     site: Sites = None,
     segment: Segment = None,
     levels: Levels = None,
+    tape: Tape = None,
     memory: Memory = None,
     trips: Trips = None,
     clip_value: ClipValue = None,
@@ -175,7 +180,9 @@ def transform(
     chosen = dataclasses.replace(
         chosen, clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan
     )
-    chosen = with_plan(chosen, plan, sites=site or (), segment=segment, levels=levels, memory=memory, trips=trips)
+    chosen = with_plan(
+        chosen, plan, sites=site or (), segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
+    )
     with working(f"differentiating {model}", quiet=quiet or as_json):
         target, gradient = transform_file(model, output, chosen)
     if as_json:
@@ -222,6 +229,7 @@ def print_plan(
     site: Sites = None,
     segment: Segment = None,
     levels: Levels = None,
+    tape: Tape = None,
     memory: Memory = None,
     trips: Trips = None,
     as_json: AsJson = False,
@@ -233,7 +241,9 @@ def print_plan(
     from onnx_cfad.saving import write_text  # noqa: PLC0415
 
     with working(f"planning {model}", quiet=as_json):
-        found = plan_of(model, plan=plan, sites=site or (), segment=segment, levels=levels, memory=memory, trips=trips)
+        found = plan_of(
+            model, plan=plan, sites=site or (), segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
+        )
     if output is not None:
         write_text(output, found.to_json() + "\n")
     if as_json:

@@ -34,6 +34,7 @@ class Options:
         sites: Decisions for single sites, each ``path=adjoint``.
         segment: Iterations in a segment of a checkpointed loop; None for the best length.
         levels: Levels of a checkpointed loop; None for the best number.
+        tape: Element type that wider values are taped in: "" for their own, "float16" or "bfloat16".
         memory: Bytes that tapes may take, for the automatic choice.
         trips: Trip count to assume where the model does not fix one, for the automatic choice.
         clip_value: Largest absolute value of an element of a gradient.
@@ -52,6 +53,7 @@ class Options:
     sites: tuple[str, ...] = ()
     segment: int | None = None
     levels: int | None = None
+    tape: str = ""
     memory: int = 256 << 20
     trips: int = 1000
     clip_value: float | None = None

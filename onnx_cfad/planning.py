@@ -43,6 +43,7 @@ def with_plan(
     sites: Sequence[str] = (),
     segment: int | None = None,
     levels: int | None = None,
+    tape: str | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
 ) -> Options:
@@ -54,6 +55,7 @@ def with_plan(
         sites: ``PATH=ADJOINT`` for single sites.
         segment: Iterations in a segment.
         levels: Levels of a checkpointed loop.
+        tape: ``float16`` or ``bfloat16`` for a tape of half the bytes.
         memory: Bytes that tapes may take, such as ``512MiB``, or their number.
         trips: Iterations to assume where the model does not say.
 
@@ -67,6 +69,7 @@ def with_plan(
         "sites": tuple(sites),
         "segment": segment,
         "levels": levels,
+        "tape": tape,
         "memory": parse_bytes(memory) if isinstance(memory, str) else memory,
         "trips": trips,
     }

@@ -119,7 +119,10 @@ class CapturedSums:
         direct = self._read_directly(value)
         if direct is None and value not in self._stacks:
             direct = self.keeper.tape_of(value)
-        return builder.expr(direct) if direct is not None else stacked[self._stacks[value]]
+        if direct is None:
+            return stacked[self._stacks[value]]
+        whole = builder.expr(direct)
+        return whole.cast(value.dtype) if value.dtype is not None else whole
 
     def _total(self, builder: Builder, entry: _Sum, finals: list[Expr], stacked: list[Expr]) -> Expr:
         result = finals[entry.state] if entry.state is not None else None

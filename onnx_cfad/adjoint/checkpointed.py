@@ -36,12 +36,15 @@ class Checkpointed(Adjoint):
     Attributes:
         segment: Iterations in a segment of the innermost level.
         levels: 2 for segments, 3 for segments of segments, ...
+        tape: Element type of the tape inside a segment, as in ``Taped``; checkpoints are always exact.
     """
 
     segment: int
     levels: int = 2
+    tape: str = ""
 
     def __post_init__(self) -> None:
+        Taped(self.tape)  # refuses what is no tape
         if self.segment < 1 or self.levels < 2:
             found = f"segment={self.segment}, levels={self.levels}"
             raise PlanError("checkpointed", found, "Use segment >= 1 and levels >= 2.")
@@ -52,11 +55,11 @@ class Checkpointed(Adjoint):
         count = trip_count(site)
         size = self.segment ** (self.levels - 1)
         if count.static is not None and count.static <= self.segment:
-            return Taped().prepare(node, types, builder)
+            return Taped(self.tape).prepare(node, types, builder)
         if count.static is not None and count.static <= size:
-            return Checkpointed(self.segment, self.levels - 1).prepare(node, types, builder)
+            return Checkpointed(self.segment, self.levels - 1, self.tape).prepare(node, types, builder)
         segmented = _segmented(site, size, types, builder)
-        below = Checkpointed(self.segment, self.levels - 1) if self.levels > 2 else Taped()
+        below = Checkpointed(self.segment, self.levels - 1, self.tape) if self.levels > 2 else Taped(self.tape)
         prepared = below.prepare(segmented.inner, types, builder)
         outer = segmented.outer.attributes["body"].as_graph()
         again = frozenset(prepared.adjoints)  # all levels below this one

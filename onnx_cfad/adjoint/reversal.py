@@ -54,16 +54,25 @@ class Reversal:
         node: The loop.
         cotangents: Those of the enclosing region.
         carries_only: Keep nothing but carries and decisions (a checkpoint); compute all else again.
+        narrow: Element type of the tape, where values are wider.
     """
 
-    def __init__(self, sweep: Sweep, node: ir.Node, cotangents: Cotangents, *, carries_only: bool = False) -> None:
+    def __init__(
+        self,
+        sweep: Sweep,
+        node: ir.Node,
+        cotangents: Cotangents,
+        *,
+        carries_only: bool = False,
+        narrow: ir.DataType | None = None,
+    ) -> None:
         self.sweep = sweep
         self.site = loop_site(node)
         self.cotangents = cotangents
         self.outer = cotangents.builder
         self.trips = trip_count(self.site)
         self.loop = ReverseLoop(self.outer.child())
-        self.keeper = LoopKeeper(sweep, self.site, self.outer, self.loop, carries_only=carries_only)
+        self.keeper = LoopKeeper(sweep, self.site, self.outer, self.loop, carries_only=carries_only, narrow=narrow)
 
     def run(self) -> None:
         """Replaces the cotangents of the loop's outputs by those of its inputs and captured values."""

@@ -28,15 +28,26 @@ class LoopKeeper(Keeper):
         outer: Records what surrounds the reverse loop.
         loop: The reverse loop.
         carries_only: Tape nothing but carries and recorded decisions; all else is computed again.
+        narrow: Element type that wider floating-point values are taped in; None for their own.
     """
 
     repeats = True
 
     def __init__(
-        self, sweep: Sweep, site: LoopSite, outer: Builder, loop: ReverseLoop, *, carries_only: bool = False
+        self,
+        sweep: Sweep,
+        site: LoopSite,
+        outer: Builder,
+        loop: ReverseLoop,
+        *,
+        carries_only: bool = False,
+        narrow: ir.DataType | None = None,
     ) -> None:
         self.sweep, self.site, self.outer, self.loop = sweep, site, outer, loop
         self.carries_only = carries_only
+        self.narrow = narrow
+        self._narrowed: dict[ir.Value, ir.Value] = {}
+        self._read: dict[ir.Value, ir.Value] = {}
         self._stacked: dict[ir.Value, ir.Value] = {}
         self._sequences: dict[ir.Value, ir.Value] = {}
         self._lagged: dict[int, ir.Value] = {}
@@ -61,7 +72,7 @@ class LoopKeeper(Keeper):
 
     def tape_of(self, value: ir.Value) -> ir.Value:
         """The stacked form of ``value`` ([trips, ...]), once the forward loop has been extended."""
-        return self._tapes[value]
+        return self._tapes[self._narrowed.get(value, value)]
 
     def bound(self, value: ir.Value) -> ir.Value | None:
         """See ``Keeper.bound``."""
@@ -169,7 +180,7 @@ class LoopKeeper(Keeper):
         """Carries the entry of each iteration to the one before it, whose exit it is."""
         for position, read in self._lagged.items():
             entry = self.site.carries[position].entry
-            self.loop.late_state(graph, now.carries[position].final, read, self._stacked[entry])
+            self.loop.late_state(graph, now.carries[position].final, read, self._read[entry])
 
     def _stacked_already(self, value: ir.Value) -> int | None:
         """The position of the loop's own stacked output that holds ``value``."""
@@ -205,9 +216,28 @@ class LoopKeeper(Keeper):
         )
 
     def _tape(self, value: ir.Value) -> ir.Value:
-        if value not in self._stacked:
-            self._stacked[value] = self._reading(value)
-        return self._stacked[value]
+        if value not in self._read:
+            source = self._as_taped(value)
+            self._stacked[source] = self._reading(source)
+            self._read[value] = self._stacked[source]
+            if source is not value:
+                back = Builder(self.outer.namer, self.outer.opset)
+                wide = back.expr(self._stacked[source]).cast(value.dtype or ir.DataType.FLOAT)
+                wide.value.shape = value.shape
+                self._head.extend(back.nodes)
+                self._narrowed[value], self._read[value] = source, wide.value
+        return self._read[value]
+
+    def _as_taped(self, value: ir.Value) -> ir.Value:
+        """``value`` in the narrow element type of the tape, where that saves bytes."""
+        wider = self.narrow is not None and value.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+        if not wider or self._stacked_already(value) is not None or self.narrow is None:
+            return value
+        cast = Builder(self.outer.namer, self.outer.opset)
+        narrow = cast.expr(value).cast(self.narrow)
+        narrow.value.shape = value.shape
+        cast.append_to(self.site.body)
+        return narrow.value
 
     def _packed(self, value: ir.Value) -> ir.Value | None:
         """Keeps a sequence as one tensor an iteration, behind a row of zeros (no operator joins an empty sequence)."""

@@ -113,7 +113,7 @@ def _loop(site: Site, cost: LoopCost, options: Options, asked: Adjoint | None, b
         return Decision(asked, _bytes(asked, cost), "as asked")
     if options.plan == "taped" or (options.plan == "auto" and full <= budget):
         why = "as asked" if options.plan == "taped" else f"the full tape fits: {number}"
-        return Decision(Taped(), full, why)
+        return Decision(Taped(options.tape), full, why)
     if options.plan == "unrolled":
         return Decision(Unrolled(), None, "as asked")
     adjoint = _checkpointed(site, cost, options)
@@ -125,9 +125,11 @@ def _checkpointed(site: Site, cost: LoopCost, options: Options) -> Checkpointed:
     deep = options.levels is None and cost.carry >= _LARGE_CARRY and cost.trips >= _LONG
     levels = options.levels or (3 if deep else 2)
     if options.segment is not None:
-        return Checkpointed(options.segment, levels)
+        return Checkpointed(options.segment, levels, options.tape)
     fixed = trip_count(loop_site(site.node)).static is not None
-    return Checkpointed(best_segment(cost.trips, cost.carry, cost.iteration, divides=fixed, levels=levels), levels)
+    return Checkpointed(
+        best_segment(cost.trips, cost.carry, cost.iteration, divides=fixed, levels=levels), levels, options.tape
+    )
 
 
 def _bytes(adjoint: Adjoint, cost: LoopCost) -> int | None:

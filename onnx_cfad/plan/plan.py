@@ -84,7 +84,8 @@ def plan_from_json(text: str) -> dict[str, Adjoint]:
 def written(adjoint: Adjoint) -> str:
     """An adjoint as a user writes it, such as ``checkpointed(segment=25,levels=2)``."""
     kind = type(adjoint).__name__.lower()
-    settings = [f"{f.name}={getattr(adjoint, f.name)}" for f in dataclasses.fields(adjoint)]
+    values = {f.name: getattr(adjoint, f.name) for f in dataclasses.fields(adjoint)}
+    settings = [f"{name}={value}" for name, value in values.items() if value != ""]
     return f"{kind}({','.join(settings)})" if settings else kind
 
 
@@ -102,9 +103,7 @@ def adjoint_from(text: str) -> Adjoint:
         )
     settings = [part.partition("=") for part in (match["settings"] or "").split(",") if part]
     try:
-        return kind(**{name: int(value) for name, _, value in settings})
+        return kind(**{name: value if name == "tape" else int(value) for name, _, value in settings})
     except (TypeError, ValueError) as error:
         fields = ", ".join(f.name for f in dataclasses.fields(kind)) or "none"
-        raise PlanError(
-            f"adjoint '{text}'", f"its settings are whole numbers: {fields}", "For example segment=25."
-        ) from error
+        raise PlanError(f"adjoint '{text}'", f"its settings are {fields}", "For example segment=25.") from error
