@@ -200,8 +200,8 @@ def _attribute(name: str, value: Any) -> ir.Attr:
 
 
 def _key(domain: str, op_type: str, values: list[ir.Value | None], attributes: dict[str, Any], outputs: int) -> Any:
-    """What makes two recorded nodes the same; None for nodes with a subgraph, which are never shared."""
-    if any(isinstance(v, (ir.Graph, ir.TensorProtocol)) for v in attributes.values()):
+    """What makes two recorded nodes the same; None for nodes with a subgraph or a tensor, which are never shared."""
+    if any(not isinstance(v, (int, float, str, bytes, list, tuple)) for v in attributes.values()):
         return None
     return (domain, op_type, tuple(id(v) for v in values), repr(sorted(attributes.items())), outputs)
 
