@@ -1,0 +1,313 @@
+"""What docs/runtime-notes.md says of ONNX Runtime: models that would walk into a trap, differentiated and run.
+
+Expected numbers are closed forms, written in NumPy.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import AttributeProto, GraphProto, NodeProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import onnx_cfad as cfad
+from onnx_cfad.runtime import Session
+from tests.onnx_text import model
+from tests.oracle import run_ort
+
+MODELS = sorted((pathlib.Path(__file__).parents[1] / "models").glob("*.onnx"))
+PLANS: dict[str, dict[str, Any]] = {"taped": {"plan": "taped"}, "checkpointed": {"plan": "checkpointed", "segment": 3}}
+X = np.asarray([1.0, 2.0, -3.0])
+EVERY_PLAN = pytest.mark.parametrize("plan", PLANS)
+OPTIMISED = pytest.mark.parametrize("optimise", [False, True])
+
+
+def nodes_of(graph: GraphProto) -> Iterator[tuple[GraphProto, NodeProto]]:
+    """Every node with its graph, those in subgraphs included."""
+    for node in graph.node:
+        yield graph, node
+        for subgraph in subgraphs(node):
+            yield from nodes_of(subgraph)
+
+
+def subgraphs(node: NodeProto) -> list[GraphProto]:
+    return [a.g for a in node.attribute if a.type == AttributeProto.GRAPH]
+
+
+def gradient(text: str, *, plan: str = "taped", **options: Any) -> onnx.ModelProto:
+    return cfad.vjp(model(text), **PLANS[plan], **options).proto()
+
+
+def emitted(path: pathlib.Path, plan: str) -> onnx.ModelProto:
+    return cfad.vjp(path, **PLANS[plan]).proto()
+
+
+# Bodies that return an input, or one value twice.
+
+
+@OPTIMISED
+def test_scan_body_that_returns_one_value_twice(optimise: bool) -> None:
+    text = """m (double[3] x, double[2,3] xs) => (double[3] y, double[2,3] rows) {
+        y, rows = Scan <num_scan_inputs = 1, body = b (double[3] h, double[3] s) => (double[3] n, double[3] n)
+            { n = Mul (h, s) }> (x, xs)
+    }"""
+    xs = np.asarray([[2.0, 0.5, 1.0], [3.0, -1.0, 4.0]])
+    feeds = {"x": X, "xs": xs, "y_grad": np.ones(3), "rows_grad": np.full((2, 3), 10.0)}
+    found = run_ort(gradient(text), feeds, optimise=optimise)
+    np.testing.assert_array_equal(found["y"], X * xs[0] * xs[1])
+    np.testing.assert_array_equal(found["rows"], [X * xs[0], X * xs[0] * xs[1]])
+    np.testing.assert_array_equal(found["x_grad"], 11 * xs[0] * xs[1] + 10 * xs[0])
+    np.testing.assert_array_equal(found["xs_grad"], [11 * X * xs[1] + 10 * X, 11 * X * xs[0]])
+
+
+@OPTIMISED
+def test_scan_body_that_returns_its_own_input(optimise: bool) -> None:
+    text = """m (double[3] x, double[2,3] xs) => (double[3] y, double[2,3] rows) {
+        y, rows = Scan <num_scan_inputs = 1, body = b (double[3] h, double[3] s) => (double[3] n, double[3] h)
+            { n = Mul (h, s) }> (x, xs)
+    }"""
+    xs = np.asarray([[2.0, 0.5, 1.0], [3.0, -1.0, 4.0]])
+    feeds = {"x": X, "xs": xs, "y_grad": np.zeros(3), "rows_grad": np.asarray([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])}
+    found = run_ort(gradient(text), feeds, optimise=optimise)
+    np.testing.assert_array_equal(found["rows"], [X, X * xs[0]])
+    np.testing.assert_array_equal(found["x_grad"], feeds["rows_grad"][0] + feeds["rows_grad"][1] * xs[0])
+
+
+@EVERY_PLAN
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_scan_bodies_and_branches_return_values_of_their_own(path: pathlib.Path, plan: str) -> None:
+    seen = 0
+    for _, node in nodes_of(emitted(path, plan).graph):
+        for body in subgraphs(node) if node.op_type in ("Scan", "If") else []:
+            made = {name for inner in body.node for name in inner.output}
+            names = [output.name for output in body.output]
+            assert len(set(names)) == len(names), f"{node.name}: {names}"
+            assert made.issuperset(names), f"{node.name}: {names}"
+            seen += 1
+    assert seen
+
+
+# Reading backwards.
+
+
+@EVERY_PLAN
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_nothing_is_flipped_by_gathering_a_descending_range(path: pathlib.Path, plan: str) -> None:
+    producers = {name: node for _, node in nodes_of(emitted(path, plan).graph) for name in node.output}
+    gathers = [node for node in producers.values() if node.op_type == "Gather"]
+    read = [producers[node.input[1]].op_type for node in gathers if node.input[1] in producers]
+    assert "Range" not in read
+
+
+@EVERY_PLAN
+@pytest.mark.parametrize("length", [1, 3, 7])
+def test_scan_that_reads_and_stacks_backwards(length: int, plan: str) -> None:
+    """Segments of 3 do not divide 7: the Scan becomes a Loop, which has to flip its input and its stacked output."""
+    text = """m (double[2] x, double[N,2] xs) => (double[2] y, double[N,2] rows) {
+        y, rows = Scan <num_scan_inputs = 1, scan_input_directions = [1], scan_output_directions = [1],
+            body = b (double[2] h, double[2] s) => (double[2] n, double[2] r) { n = Mul (h, s)  r = Neg (n) }> (x, xs)
+    }"""
+    rng = np.random.default_rng(0)
+    x, xs = rng.standard_normal(2), rng.standard_normal((length, 2))
+    weights = rng.standard_normal((length, 2))
+    found = run_ort(gradient(text, plan=plan), {"x": x, "xs": xs, "y_grad": np.zeros(2), "rows_grad": weights})
+    tails = np.cumprod(xs[::-1], axis=0)[::-1]  # the product of what was read up to row k, from the end
+    np.testing.assert_allclose(found["rows"], -x * tails, rtol=1e-12)
+    np.testing.assert_allclose(found["x_grad"], -(weights * tails).sum(axis=0), rtol=1e-12)
+    expected = [-(weights * x * tails)[: k + 1].sum(axis=0) / xs[k] for k in range(length)]
+    np.testing.assert_allclose(found["xs_grad"], expected, rtol=1e-11)
+
+
+# Loops that do not run, and what their outputs look like.
+
+POWER = """m (double[3] x, double[3] w, int64 trips) => (double[3] y, double[K,3] rows) {
+    y, rows = Loop (trips, , x) <body = b (int64 i, bool g, double[3] h) => (bool a, double[3] n, double[3] r)
+        { a = Identity (g)  n = Mul (h, w)  r = Mul (n, n) }>
+}"""
+
+
+@EVERY_PLAN
+@OPTIMISED
+@pytest.mark.parametrize("trips", [0, 1, 7])
+def test_reverse_pass_of_a_loop_that_may_not_run(trips: int, optimise: bool, plan: str) -> None:
+    """The reverse pass is a Scan, which ONNX Runtime refuses at length zero; the stack of no rows is [0, 3]."""
+    w, seed = np.asarray([0.5, -2.0, 1.5]), np.asarray([1.0, 2.0, 4.0])
+    feeds = {"x": X, "w": w, "trips": np.asarray(trips), "y_grad": seed, "rows_grad": np.ones((trips, 3))}
+    found = run_ort(gradient(POWER, plan=plan), feeds, optimise=optimise)
+    powers = w ** np.arange(1, trips + 1)[:, None]
+    orders = np.arange(1, trips + 1)[:, None]
+    assert found["rows"].shape == (trips, 3)
+    np.testing.assert_allclose(found["x_grad"], seed * w**trips + (2 * X * powers**2).sum(axis=0), rtol=1e-12)
+    of_y = seed * trips * X * w ** (trips - 1)
+    np.testing.assert_allclose(found["w_grad"], of_y + (2 * orders * X**2 * powers**2 / w).sum(axis=0), rtol=1e-12)
+
+
+def test_row_whose_shape_only_the_run_knows_is_stacked_zero_times() -> None:
+    """ONNX Runtime gives the empty stack [0, 0]: the gradients still have the shapes of the inputs."""
+    text = """m (double[3] x, int64 trips, int64[1] dims) => (double[3] y, double[K,L] rows) {
+        y, rows = Loop (trips, , x) <body = b (int64 i, bool g, double[3] h) => (bool a, double[3] n, double[L] r)
+            { a = Identity (g)  n = Sin (h)  r = Reshape (n, dims) }>
+    }"""
+    proto = gradient(text)
+    for trips in (0, 2):
+        feeds = {"x": X, "trips": np.asarray(trips), "dims": np.asarray([3]), "y_grad": np.ones(3)}
+        found = run_ort(proto, {**feeds, "rows_grad": np.zeros((trips, 3 if trips else 0))})
+        expected = np.ones(3) if trips == 0 else np.cos(X) * np.cos(np.sin(X))
+        np.testing.assert_allclose(found["x_grad"], expected, rtol=1e-12)
+
+
+@EVERY_PLAN
+def test_loop_with_omitted_outputs(plan: str) -> None:
+    """ONNX Runtime crashes on the original."""
+    text = """m (double[2] x, int64 n) => (double[2] y) {
+        unused, y, all = Loop (n, , x, x) <
+            body = b (int64 i, bool g, double[2] p, double[2] q) => (bool h, double[2] r, double[2] s, double[2] all)
+            { h = Identity (g)  r = Add (p, q)  s = Mul (q, x)  all = Neg (p) }>
+    }"""
+    proto = model(text)
+    proto.graph.node[0].output[0] = ""
+    proto.graph.node[0].output[2] = ""
+    x = np.asarray([0.5, -2.0])
+    found = run_ort(cfad.vjp(proto, **PLANS[plan]).proto(), {"x": x, "n": np.asarray(4), "y_grad": np.ones(2)})
+    np.testing.assert_allclose(found["y"], x**5, rtol=1e-12)
+    np.testing.assert_allclose(found["x_grad"], 5 * x**4, rtol=1e-12)
+
+
+@EVERY_PLAN
+@pytest.mark.parametrize("place", ["initializer", "input"])
+def test_initial_condition_of_shape_one(place: str, plan: str) -> None:
+    """ONNX Runtime refuses the original, whose body declares a scalar."""
+    condition = (", bool[1] c", "") if place == "input" else ("", "<bool[1] c = {1}>")
+    text = f"""m (double[3] x, int64 n{condition[0]}) => (double[3] y) {condition[1]} {{
+        y = Loop (n, c, x) <body = b (int64 i, bool g, double[3] h) => (bool a, double[3] next)
+            {{ a = Identity (g)  next = Mul (h, x) }}>
+    }}"""
+    more = {"c": np.asarray([True])} if place == "input" else {}
+    feeds: dict[str, Any] = {"x": X, "n": np.asarray(4), "y_grad": np.ones(3), **more}
+    np.testing.assert_allclose(run_ort(gradient(text, plan=plan), feeds)["x_grad"], 5 * X**4, rtol=1e-12)
+
+
+# Rounding.
+
+
+@pytest.mark.parametrize("operator", ["Sin", "Tanh"])
+def test_taping_does_not_change_the_last_bits_of_the_primal(operator: str) -> None:
+    """The operator that makes a stacked Scan output writes into slices of 56 bytes, which are not aligned."""
+    text = f"""m (double[7] x, double[200,7] u) => (double[7] y) {{
+        y = Scan <num_scan_inputs = 1, body = b (double[7] h, double[7] s) => (double[7] n)
+            {{ p = Add (h, s)  q = {operator} (p)  r = Sin (q)  n = Mul (q, r) }}> (x, u)
+    }}"""
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal(7), "u": rng.standard_normal((200, 7))}
+    proto = gradient(text)
+    scans = [node for node in proto.graph.node if node.op_type == "Scan"]
+    assert len(scans[0].output) > 1, "nothing is taped, so the test proves nothing"
+    np.testing.assert_array_equal(
+        run_ort(proto, {**feeds, "y_grad": np.ones(7)})["y"], run_ort(model(text), feeds)["y"]
+    )
+
+
+def test_condition_is_recorded_and_not_computed_again() -> None:
+    """Packed and plain kernels round differently, so a recomputed condition could decide otherwise."""
+    text = """m (double[3] x) => (double[3] y) <int64 most = {50}, double level = {0.4}> {
+        y = Loop (most, , x) <body = b (int64 i, bool g, double[3] h) => (bool a, double[3] n) {
+            n = Sin (h)  s = Mul (n, n)  total = ReduceSum <keepdims = 0> (s)  a = Greater (total, level)
+        }>
+    }"""
+    compared = [node for _, node in nodes_of(gradient(text, plan="checkpointed").graph) if node.op_type == "Greater"]
+    assert [node.output[0] for node in compared].count("a") == 1
+    assert len([node for node in compared if "level" in node.input]) == 1
+
+
+# Speed and memory: what ONNX Runtime does not do by itself.
+
+NESTED = """m (float[4,64] x, int64 n, int64 k) => (float[4,64] y) {
+    y = Loop (k, , x) <body = o (int64 j, bool f, float[4,64] s) => (bool c, float[4,64] t) {
+        c = Identity (f)
+        t = Loop (n, , s) <body = b (int64 i, bool g, float[4,64] h) => (bool a, float[4,64] next)
+            { a = Identity (g)  p = MatMul (h, w)  next = Tanh (p) }>
+    }>
+}"""
+
+
+def nested(depth: int) -> onnx.ModelProto:
+    """The nest with a weight of 16 KiB, or its inner loop alone."""
+    text = NESTED
+    if depth == 1:
+        text = """m (float[4,64] x, int64 n, int64 k) => (float[4,64] y) {
+            y = Loop (n, , x) <body = b (int64 i, bool g, float[4,64] h) => (bool a, float[4,64] next)
+                { a = Identity (g)  p = MatMul (h, w)  next = Tanh (p) }>
+        }"""
+    proto = model(text)
+    weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32) / 8
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    return proto
+
+
+@pytest.mark.parametrize(("depth", "places"), [(1, {"main"}), (2, {"main", "inner"})])
+def test_small_weight_from_two_levels_up_is_declared_where_it_is_read(depth: int, places: set[str]) -> None:
+    proto = cfad.vjp(nested(depth), wrt=["x"], plan="taped").proto()
+    found: set[str] = set()
+    for graph, node in nodes_of(proto.graph):
+        if node.op_type == "MatMul":
+            own = {tensor.name for tensor in graph.initializer}
+            found.add("inner" if node.input[1] in own else "main")
+    feeds: dict[str, Any] = {"x": np.full((4, 64), 0.1, np.float32), "n": np.asarray(3), "k": np.asarray(2)}
+    primal, seed = run_ort(nested(depth), feeds)["y"], np.ones((4, 64), np.float32)
+    np.testing.assert_allclose(run_ort(proto, {**feeds, "y_grad": seed})["y"], primal, rtol=1e-5, atol=1e-7)
+    assert found == places - ({"main"} if depth == 2 else set())
+
+
+def test_what_does_not_change_in_a_loop_is_computed_in_front_of_it() -> None:
+    text = """m (double[3,3] x, double[3,3] u, double[3] h) => (double[3] y) <int64 n = {6}> {
+        y = Loop (n, , h) <body = b (int64 i, bool g, double[3] s) => (bool a, double[3] next)
+            { a = Identity (g)  p = MatMul (x, u)  q = MatMul (p, s)  next = Sin (q) }>
+    }"""
+    proto = gradient(text)
+    assert next(node.output[0] for node in proto.graph.node if node.op_type == "MatMul") == "p"
+    inside = [node for graph, node in nodes_of(proto.graph) if graph is not proto.graph]
+    assert all("p" not in node.output for node in inside)
+
+
+def test_stacked_output_that_nobody_reads_is_removed() -> None:
+    text = """m (double[3] x) => (double[3] y) <int64 n = {6}> {
+        y, unread = Loop (n, , x) <body = b (int64 i, bool g, double[3] h) => (bool a, double[3] next, double[3] row)
+            { a = Identity (g)  next = Sin (h)  row = Exp (h) }>
+    }"""
+    assert "Exp" not in [node.op_type for _, node in nodes_of(gradient(text).graph)]
+
+
+def test_session_plans_no_memory_pattern() -> None:
+    options = Session(model(POWER), threads=1)._session.get_session_options()
+    assert options.enable_mem_pattern is False
+
+
+def test_tape_is_stacked_by_a_scan_where_the_trip_count_is_fixed() -> None:
+    """A stacked Loop output costs twice its bytes."""
+    text = """m (double[3] x) => (double[3] y) <int64 n = {6}> {
+        y = Loop (n, , x) <body = b (int64 i, bool g, double[3] h) => (bool a, double[3] next)
+            { a = Identity (g)  next = Sin (h) }>
+    }"""
+    kinds = [node.op_type for node in gradient(text).graph.node if subgraphs(node)]
+    assert kinds == ["Scan", "Scan"]
+
+
+# Operators.
+
+
+def test_pad_gradient_crops_by_negative_pads() -> None:
+    """ONNX Runtime takes them; the reference evaluator of onnx 1.23 does not."""
+    node = helper.make_node("Pad", ["x", "pads"], ["y"])
+    ports = [helper.make_tensor_value_info(name, onnx.TensorProto.DOUBLE, [dim]) for name, dim in (("x", 5), ("y", 8))]
+    pads = numpy_helper.from_array(np.asarray([1, 2]), "pads")
+    graph = helper.make_graph([node], "pad", ports[:1], ports[1:], [pads])
+    proto = cfad.vjp(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)).proto()
+    found = run_ort(proto, {"x": np.arange(5.0), "y_grad": np.arange(8.0)})
+    np.testing.assert_array_equal(found["x_grad"], np.arange(1.0, 6.0))
+    with pytest.raises(ValueError, match="negative"):
+        ReferenceEvaluator(proto).run(None, {"x": np.arange(5.0), "y_grad": np.arange(8.0)})
