@@ -74,7 +74,8 @@ def peak(folder: pathlib.Path, trips: int, **plan: Any) -> int:
     generator = np.random.default_rng(0)
     model, data = folder / "model.onnx", folder / "feeds.npz"
     cfad.vjp(long_loop(trips), **plan).save(model)
-    np.savez(data, **{name: generator.standard_normal(WIDTH).astype(np.float32) for name in ("x", "w", "b", "y_grad")})
+    feeds: dict[str, Any] = {name: generator.standard_normal(WIDTH) for name in ("x", "w", "b", "y_grad")}
+    np.savez(data, **{name: array.astype(np.float32) for name, array in feeds.items()})
     child = subprocess.run([sys.executable, "-c", CHILD, model, data], capture_output=True, text=True, check=True)
     return int(json.loads(child.stdout))
 

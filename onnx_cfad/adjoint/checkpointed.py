@@ -15,6 +15,7 @@ import dataclasses
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.base import Adjoint, Prepared
+from onnx_cfad.adjoint.batching import batch_slices
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder
 from onnx_cfad.adjoint.reversal import Reversal
@@ -60,7 +61,8 @@ class Checkpointed(Adjoint):
             return Checkpointed(self.segment, self.levels - 1, self.tape).prepare(node, types, builder)
         segmented = _segmented(site, size, types, builder)
         below = Checkpointed(self.segment, self.levels - 1, self.tape) if self.levels > 2 else Taped(self.tape)
-        prepared = below.prepare(segmented.inner, types, builder)
+        inner = segmented.inner if self.levels > 2 else batch_slices(segmented.inner, builder)
+        prepared = below.prepare(inner, types, builder)
         outer = segmented.outer.attributes["body"].as_graph()
         again = frozenset(prepared.adjoints)  # all levels below this one
         uneven = {body: size for body in segmented.positive}  # noqa: C420 - typed as it stands

@@ -28,6 +28,7 @@ _COPIES = frozenset(
         "Shape",
     )
     + ("Gather", "Slice", "Concat", "Split", "Expand", "Add", "Sub", "Neg", "Sum", "Size", "Range")
+    + ("MatMul", "Gemm", "Conv", "Einsum")  # linear: their reverse pass reads operands, not results
 )
 
 

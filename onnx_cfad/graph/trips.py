@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.graph.regions import LoopSite
+from onnx_cfad.graph.regions import LoopSite, is_branch, subgraphs_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,3 +92,20 @@ def _scan_length(site: LoopSite) -> int | None:
         if isinstance(length, int):
             return length
     return None
+
+
+def decides_by_index(site: LoopSite) -> bool:
+    """Whether the body asks a question that the iteration number alone answers: a branch or an inner trip count.
+
+    Written out, such a loop loses its branches and dynamic trip counts.
+    """
+    known = {site.index} if site.index is not None else set[ir.Value]()
+    for node in site.body:
+        inputs = [v for v in node.inputs if v is not None]
+        question = inputs[:1] if is_branch(node) or node.op_type == "Loop" else []
+        if any(v in known for v in question):
+            return True
+        from_index = any(v in known for v in inputs) and all(v in known or constant_of(v) is not None for v in inputs)
+        if from_index and not subgraphs_of(node):
+            known.update(node.outputs)
+    return False

@@ -16,13 +16,14 @@ from onnx_cfad.adjoint.unrolled import Unrolled
 from onnx_cfad.errors import PlanError
 from onnx_cfad.graph.cost import LoopCost, loop_cost
 from onnx_cfad.graph.regions import ControlFlowGraph, Site, is_branch, is_loop, loop_site
-from onnx_cfad.graph.trips import trip_count
+from onnx_cfad.graph.trips import decides_by_index, trip_count
 from onnx_cfad.options import Options
 from onnx_cfad.plan.plan import Decision, Plan, adjoint_from, plan_from_json
 from onnx_cfad.plan.schedule import Schedule, best_segment
 
 _LARGE_CARRY = 1 << 20  # bytes: from here a third level pays
 _LONG = 100_000  # iterations
+_FEW = 4  # iterations: up to here a loop written out creates its session no slower
 
 
 def choose_adjoints(sites: ControlFlowGraph, options: Options) -> Plan:
@@ -111,6 +112,11 @@ def _loop(site: Site, cost: LoopCost, options: Options, asked: Adjoint | None, b
     number = f"{cost.trips:,} trips" + (" assumed" if cost.assumed else "")
     if asked is not None:
         return Decision(asked, _bytes(asked, cost), "as asked")
+    loop = loop_site(site.node)
+    few = trip_count(loop)
+    short = few.static is not None and few.static <= _FEW and not few.conditional
+    if options.plan == "auto" and short and decides_by_index(loop):
+        return Decision(Unrolled(), None, f"{few.static} iterations whose choices the iteration number makes")
     if options.plan == "taped" or (options.plan == "auto" and full <= budget):
         why = "as asked" if options.plan == "taped" else f"the full tape fits: {number}"
         return Decision(Taped(options.tape), full, why)

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator
 
 _SCAN_BOUNDARY, _LOOP_BOUNDARY = 1.0, 2.0  # copies of a boundary carry: a Scan output, a Loop output (measured)
-_SEGMENT = 6.0  # states alive for each iteration of a segment, its stacked cotangents included (measured, ONNX Runtime)
-_SHORTEST = 8  # iterations: below, the overhead of the outer loop shows
+_SEGMENT = 2.0  # states alive for each taped byte of a segment, its stacked cotangents included (measured)
+_SHORTEST = 16  # iterations: below, the overhead of the outer loop shows
 
 
 @dataclasses.dataclass(frozen=True)
