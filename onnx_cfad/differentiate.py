@@ -119,6 +119,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     sweep = Sweep(activity, types, sites, prepared, Records(), clipping)
     warnings = _reverse(model, selection, sweep)
     _record(model, options, adjoints, origin)
+    model.metadata_props["onnx_cfad.wrt"] = json.dumps(_asked(options, selection), sort_keys=True)
     LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
     finish(model, primal, declared)
     names = tuple(v.name or "" for v in selection.wrt), tuple(v.name or "" for v in selection.outputs)
@@ -209,6 +210,11 @@ def _named_output(graph: ir.Graph, value: ir.Value, result: Expr, namer: Namer) 
     output = copy.outputs[0]
     output.name, output.type, output.shape = name, value.type, value.shape
     return output
+
+
+def _asked(options: Options, selection: Selection) -> dict[str, str]:
+    """The names that were asked for, with the names that their gradients are called after."""
+    return {name: value.name or "" for name, value in zip(options.wrt or (), selection.wrt, strict=False)}
 
 
 def _record(model: ir.Model, options: Options, plan: Plan, origin: str) -> None:

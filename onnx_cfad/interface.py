@@ -20,12 +20,14 @@ class Interface:
     Attributes:
         wrt: The names differentiated by.
         outputs: The differentiated outputs.
+        asked: The names that were asked for (such as ``scope/path:name``), with those in ``wrt``.
         seeded: Each of ``outputs`` has a seed input; else there is one output, a loss, and its seed is 1.
     """
 
     wrt: tuple[str, ...]
     outputs: tuple[str, ...]
     seeded: bool
+    asked: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
 
 def read_interface(primal: ir.Model, gradient: ir.Model, loss: str | None = None) -> Interface:
@@ -55,8 +57,8 @@ def read_interface(primal: ir.Model, gradient: ir.Model, loss: str | None = None
         raise ModelError("gradient model", "it has no output beyond those of the original model", "Is it the gradient?")
     wrt = tuple(name[: -len(COTANGENT_SUFFIX)] for name in results)
     if seeded:
-        return Interface(wrt, tuple(seeded), seeded=True)
-    return Interface(wrt, (_loss(primal, gradient, loss),), seeded=False)
+        return Interface(wrt, tuple(seeded), seeded=True, asked=_asked(gradient))
+    return Interface(wrt, (_loss(primal, gradient, loss),), seeded=False, asked=_asked(gradient))
 
 
 def _names(values: Sequence[ir.Value]) -> list[str]:
@@ -99,3 +101,12 @@ def recorded_options(gradient: ir.Model) -> Mapping[str, object]:
     except json.JSONDecodeError:
         return {}
     return options if isinstance(options, dict) else {}
+
+
+def _asked(gradient: ir.Model) -> dict[str, str]:
+    """What the gradient model says of the names it was asked for."""
+    try:
+        recorded = json.loads(gradient.metadata_props.get("onnx_cfad.wrt", "{}"))
+    except ValueError:
+        return {}
+    return {str(name): str(value) for name, value in recorded.items()} if isinstance(recorded, dict) else {}

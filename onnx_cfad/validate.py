@@ -151,7 +151,7 @@ def _wanted(interface: Interface, wrt: Wrt) -> list[str]:
     asked = Options.of(wrt).wrt
     if not asked:
         return list(interface.wrt)
-    short = [name.rpartition(":")[2] if name not in interface.wrt else name for name in asked]
+    short = [name if name in interface.wrt else interface.asked.get(name, name.rpartition(":")[2]) for name in asked]
     missing = [name for name in short if name not in interface.wrt]
     if missing:
         raise ModelError(
