@@ -27,7 +27,7 @@ class Interface:
     wrt: tuple[str, ...]
     outputs: tuple[str, ...]
     seeded: bool
-    asked: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    asked: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str], compare=False)
 
 
 def read_interface(primal: ir.Model, gradient: ir.Model, loss: str | None = None) -> Interface:
