@@ -11,6 +11,8 @@ from onnx_cfad.rewriters.prune import PruneDeadValuesPass
 
 Declared = Mapping[str, ir.Shape | None]
 
+_NOTE = "pkg.onnx_shape_inference.sym_data"  # what onnx-shape-inference keeps on the values it knows
+
 
 def declare_shapes(model: ir.Model) -> Declared:
     """The shapes of the model's inputs and outputs as their author wrote them, by name."""
@@ -24,12 +26,23 @@ def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared) -> N
     author = _symbols_of(declared)
     for graph in (model.graph, *model.graph.subgraphs()):
         for value in (*graph.inputs, *graph.outputs, *(o for node in graph for o in node.outputs)):
-            value.shape = _settled(value.shape, author)
+            value.shape = None if _misleads(value) else _settled(value.shape, author)
+            value.metadata_props.pop(_NOTE, None)
     interface = {**{cotangent_name(name): shape for name, shape in declared.items()}, **declared}
     for value in (*model.graph.inputs, *model.graph.outputs):
         shape = interface.get(value.name or "")
         if shape is not None:
             value.shape = shape
+
+
+def _misleads(value: ir.Value) -> bool:
+    """Whether a reader would conclude too much from the shape: that of an integer made inside a graph.
+
+    The data propagation of onnx 1.23 takes a vector of known length for a shape and adds a column and a row as if both
+    were shapes.
+    """
+    inside = value.producer() is not None and not value.is_graph_output()
+    return inside and value.dtype is not None and value.dtype.is_integer()
 
 
 def _symbols_of(declared: Declared) -> set[str]:

@@ -366,6 +366,11 @@ class Expr:
 
     def expand(self, shape: Expr) -> Expr:
         """The value broadcast to ``shape``."""
+        known = shape.const
+        if known is not None and not known.all() and self.has_rank and None not in self.dims:
+            # ONNX Runtime 1.32 takes an Expand to no elements for one that changes nothing, and removes it.
+            empty = np.broadcast_shapes([dim or 0 for dim in self.dims], known.tolist())
+            return self.builder.constant(np.zeros(empty), self.dtype)
         return op.Expand(self, shape)
 
     def reshape(self, shape: Expr | Sequence[int]) -> Expr:

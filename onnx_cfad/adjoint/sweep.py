@@ -20,6 +20,7 @@ from onnx_cfad.graph.types import Types
 from onnx_cfad.rules.registry import NoDerivative, Rule, attributes_of, rule_for
 
 _LINEAR = frozenset(("Add", "Sub", "Neg", "Identity", "Cast", "CastLike", "Sum"))
+_ROWWISE = frozenset(("Softmax", "LogSoftmax"))  # NaN in a row that is masked throughout stays in that row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +94,11 @@ class Sweep:
         """A rule's result made safe against a cut-off pole and summed back to the shape of its input."""
         if isinstance(result, Update):
             return result
-        pole = rule.elementwise and node.op_type not in _LINEAR and node.outputs[0] in self.activity.cuttable
+        pole = (
+            (rule.elementwise or node.op_type in _ROWWISE)
+            and node.op_type not in _LINEAR
+            and node.outputs[0] in self.activity.cuttable
+        )
         if pole and ct is not None and result.value is not ct.value:
             result = guarded(ct, result)
         if rule.broadcasts:

@@ -195,7 +195,10 @@ def _limited_reference(model: onnx.ModelProto, limit: int) -> Callable[[list[str
     executed = 0
 
     class Limited(ReferenceEvaluator):
-        """Counts in every scope: subgraphs are run by evaluators of the same class."""
+        """Counts in every scope: subgraphs and function bodies are run by evaluators of the same class."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **{**kwargs, "new_ops": [Erf]})
 
         def run(self, *args: Any, **kwargs: Any) -> Any:
             nonlocal executed
@@ -204,7 +207,7 @@ def _limited_reference(model: onnx.ModelProto, limit: int) -> Callable[[list[str
                 raise RuntimeError(f"more than {limit:,} node executions")
             return super().run(*args, **kwargs)
 
-    evaluator = Limited(model, new_ops=[Erf])
+    evaluator = Limited(model)
 
     def run(names: list[str], feeds: dict[str, Any]) -> Any:
         nonlocal executed

@@ -76,6 +76,11 @@ class PrimalScalar:
         self.seconds = time.perf_counter() - started
         """Of one evaluation."""
 
+    @property
+    def defined(self) -> bool:
+        """Whether the primal has a value at the point: none of its outputs is not a number."""
+        return not any(np.isnan(output).any() for output in self._base.values())
+
     def __call__(self, changed: Mapping[str, Array]) -> Sample:
         """The function where some inputs are ``changed``; not a number where the primal cannot be evaluated."""
         try:
@@ -212,6 +217,8 @@ class _Varied:
             place, size = _norm(wide[finite]) / root, _norm(slope[moving | np.isfinite(slope)])
             if np.count_nonzero(direction) == 1:
                 place, size = max(place, float(np.max(np.abs(wide[moving])))), max(size / root, abs(claimed))
+        if not (math.isfinite(claimed) or self.function.defined):
+            return Comparison(math.nan, claimed, 0.0, self.accuracy.rtol, Outcome.KINK)
         memory: dict[float, Sample] = {}
 
         def line(t: float) -> Sample:

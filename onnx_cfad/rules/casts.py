@@ -12,7 +12,7 @@ from onnx_cfad.adjoint.expr import Expr, concat, op, where
 from onnx_cfad.rules.outputs import handed_out
 from onnx_cfad.rules.registry import nondifferentiable, vjp
 
-nondifferentiable("QuantizeLinear", "DynamicQuantizeLinear", reason="rounding to integers is piecewise constant")
+nondifferentiable("QuantizeLinear", reason="rounding to integers is piecewise constant")
 nondifferentiable("BitCast", reason="the bits of a number are no function with a derivative")
 
 
@@ -54,6 +54,19 @@ def _dropout_scale(ct: Expr, ratio: Expr | None) -> Expr:
         return ct.builder.constant(1 / (1 - float(known.reshape(-1)[0])), ct.dtype)
     assert ratio is not None
     return (1 / (1 - ratio)).cast(ct.dtype)
+
+
+@vjp("DynamicQuantizeLinear")
+def dynamic_quantize_linear(ct: tuple[Expr | None, ...], y: tuple[Expr, ...], x: Expr) -> Expr | None:
+    """The scale is how far the elements and 0 spread, by 255; the other outputs are integers."""
+    return None if ct[1] is None else ct[1] / 255 * (_share_of_extreme(x, 1) - _share_of_extreme(x, -1))
+
+
+def _share_of_extreme(x: Expr, sign: int) -> Expr:
+    """The derivative of max(x, 0), or min(x, 0) for ``sign`` -1: ties share it evenly, and 0 has no share."""
+    extreme = op.ReduceMax(x, keepdims=0) if sign > 0 else op.ReduceMin(x, keepdims=0)
+    chosen = op.And(op.Equal(x, extreme), x > 0 if sign > 0 else x < 0).cast(x.dtype)
+    return chosen / op.Max(chosen.sum(), 1)
 
 
 @vjp("DequantizeLinear")

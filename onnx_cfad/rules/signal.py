@@ -21,7 +21,8 @@ def dft(
 ) -> tuple[Expr, None, None]:
     axis = _axis_of(y, axis)
     size = _dim(x, axis)
-    length = size if dft_length is None else _vector(dft_length)
+    own = _dim(y, axis) if inverse and onesided else size  # n bins are half of 2 n - 2 numbers
+    length = own if dft_length is None else _vector(dft_length)
     if inverse and onesided:
         half = _transform(ct, axis, onesided=1)
         bins = op.Add(op.Div(length, 2), 1)

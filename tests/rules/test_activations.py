@@ -181,6 +181,24 @@ def test_softmax_of_large_and_masked_scores(op_type: str) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
+def test_row_without_scores_that_is_masked_passes_nothing(op_type: str) -> None:
+    """Softmax of nothing but -inf is NaN, which attention replaces; what was replaced has no part in the gradient."""
+    nodes = [
+        helper.make_node(op_type, ["x"], ["p"]),
+        helper.make_node("IsNaN", ["p"], ["empty"]),
+        helper.make_node("Where", ["empty", "zero", "p"], ["y"]),
+    ]
+    x = np.asarray([[-np.inf, -np.inf, -np.inf], [0.5, 0.0, 1.0]], np.float32)
+    model = node_model(nodes, {"x": x}, constants={"zero": np.asarray(0, np.float32)})
+    seed = np.asarray([[1.0, 2.0, 3.0], [0.0, 2.0, 3.0]], np.float32)
+    found = run_ort(cfad.vjp(model, wrt=["x"]).proto(), {"x": x, "y_grad": seed})["x_grad"]
+    p = np.exp(x[1]) / np.exp(x[1]).sum()
+    of_softmax, of_log = p * (seed[1] - (p * seed[1]).sum()), seed[1] - p * seed[1].sum()
+    np.testing.assert_array_equal(found[0], 0)
+    np.testing.assert_allclose(found[1], of_softmax if op_type == "Softmax" else of_log, atol=1e-6)
+
+
 def test_hardmax_passes_no_derivative() -> None:
     nodes = [helper.make_node("Hardmax", ["x"], ["h"]), helper.make_node("Mul", ["h", "x"], ["y"])]
     x = np.asarray([[0.2, 0.9, -1.0]], np.float32)

@@ -157,3 +157,23 @@ def test_dequantise_by_its_scale(scale: np.ndarray, attributes: dict[str, Any], 
         feeds["z"] = RNG.integers(0, 255, np.shape(scale)).astype(np.uint8)
     node = helper.make_node("DequantizeLinear", list(feeds), ["y"], **attributes)
     assert_vjp(node, feeds, wrt=["s"], dims=dims, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dims", ["static", "symbolic"])
+@pytest.mark.parametrize("shift", [0.0, 5.0, -5.0])
+def test_scale_of_dynamic_quantisation(shift: float, dims: str) -> None:
+    """It spans the elements and 0, so that an end that is 0 has no share."""
+    x = (normal(3, 4) + shift).astype(np.float32)
+    node = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
+    outputs = {"q": TensorProto.UINT8, "s": TensorProto.FLOAT, "z": TensorProto.UINT8}
+    assert_vjp(node_model(node, {"x": x}, outputs=outputs, dims=dims), {"x": x}, outputs=["s"], rtol=1e-2)
+
+
+def test_scale_of_dynamic_quantisation_shares_a_tie() -> None:
+    x = np.asarray([2, -1, 2, -3, 0], np.float32)
+    node = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
+    outputs = {"q": TensorProto.UINT8, "s": TensorProto.FLOAT, "z": TensorProto.UINT8}
+    gradient = cfad.vjp(node_model(node, {"x": x}, outputs=outputs))
+    for array, slope in ((x, [0.5, 0, 0.5, -1, 0]), (0 * x, [0, 0, 0, 0, 0])):
+        found = run_ort(gradient.proto(), {"x": array, "s_grad": np.asarray(255, np.float32)})
+        np.testing.assert_allclose(found["x_grad"], slope, rtol=1e-6)

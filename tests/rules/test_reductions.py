@@ -208,3 +208,15 @@ def test_running_product_along_a_computed_axis_is_refused() -> None:
     model = node_model(helper.make_node("CumProd", ["x", "a"], ["y"]), feeds, opset=26)
     with pytest.raises(cfad.UnsupportedOp, match="axis of CumProd"):
         cfad.vjp(model, wrt=["x"])
+
+
+@pytest.mark.parametrize("op_type", REDUCTIONS)
+def test_reduction_of_no_elements(op_type: str) -> None:
+    """The gradient is empty too, also after ONNX Runtime's optimizer, which removes an Expand to no elements."""
+    x = np.zeros((2, 0, 4), np.float32)
+    node = helper.make_node(op_type, ["x", "a"], ["s"])
+    nodes = [node, helper.make_node("Mul", ["s", "s"], ["y"])]
+    model = node_model(nodes, {"x": x}, constants={"a": axes_of(1)}, opset=20)
+    seed = np.ones((2, 1, 4), np.float32)
+    found = run_ort(cfad.vjp(model, wrt=["x"]).proto(), {"x": x, "y_grad": seed})
+    assert found["x_grad"].shape == (2, 0, 4)

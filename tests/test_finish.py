@@ -1,0 +1,45 @@
+"""The shapes that an emitted model declares: those that its readers do not stumble over."""
+
+from __future__ import annotations
+
+import onnx
+
+import onnx_cfad as cfad
+from tests.onnx_text import model
+from tests.oracle import check_emitted
+
+GRID = """g (float[4,6] x) => (float[4,6] y)
+<int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[1] second = {1}> {
+    shape = Shape (x)
+    rows = Gather (shape, zero)
+    columns = Gather (shape, one)
+    down = Range (zero, rows, one)
+    across = Range (zero, columns, one)
+    column = Unsqueeze (down, second)
+    row = Unsqueeze (across, first)
+    distance = Sub (column, row)
+    far = CastLike (distance, x)
+    spread = Mul (x, far)
+    y = Sin (spread)
+}"""
+
+
+def test_column_and_row_of_integers_are_no_shapes() -> None:
+    """With their lengths declared, the data propagation of onnx would add them as if they were shapes."""
+    emitted = cfad.vjp(model(GRID), wrt=["x"]).proto()
+    check_emitted(emitted)
+    again = cfad.vjp(emitted, wrt=["y_grad"], outputs=["x_grad"]).proto()
+    check_emitted(again)
+
+
+def test_shapes_of_floating_point_values_are_declared() -> None:
+    emitted = cfad.vjp(model(GRID), wrt=["x"]).proto()
+    held = {tensor.name for tensor in emitted.graph.initializer}
+    made = [info.type.tensor_type for info in emitted.graph.value_info if info.name not in held]
+    kinds = {tensor.elem_type for tensor in made if tensor.shape.dim}
+    assert kinds == {onnx.TensorProto.FLOAT}
+
+
+def test_notes_of_the_inference_stay_inside() -> None:
+    emitted = cfad.vjp(model(GRID), wrt=["x"]).proto()
+    assert not [info.name for info in emitted.graph.value_info if info.metadata_props]
