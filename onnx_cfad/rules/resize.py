@@ -3,22 +3,25 @@
 The matrix of an axis is what the operator makes of the unit vectors of that axis, W = Resize(eye), in whatever mode
 and coordinate transformation. The cotangent is multiplied with each transposed matrix. Two cases go their own way:
 nearest with a whole factor repeats elements, so blocks are summed; a policy that ties the axes together
-(keep_aspect_ratio_policy) is taken through the unit vectors of all axes at once.
+(keep_aspect_ratio_policy) is taken through the unit vectors of all axes at once. Scales and a region of interest move
+the places that are read: a derivative by them is refused unless it is zero, as it is for nearest.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, full, op
+from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.rules.registry import vjp
 from onnx_cfad.rules.windows import Size, size_of, vector
 
+Operand = Callable[[], Expr] | None
 _CENTRED = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
 
 
@@ -141,7 +144,7 @@ def resize(
     keep_aspect_ratio_policy: str,
     mode: str,
     nearest_mode: str,
-) -> tuple[Expr, None, None, None]:
+) -> tuple[Callable[[], Expr], Operand, Operand, None]:
     attributes = {
         "antialias": antialias or None,
         "coordinate_transformation_mode": coordinate_transformation_mode,
@@ -157,12 +160,25 @@ def resize(
     rank = _rank(x, y, axes, scales if sizes is None else sizes)
     counted = [axis % rank for axis in axes] if axes else list(range(rank))
     node = Stretch(x, roi if cropping else None, scales, sizes, rank, counted, attributes)
-    changed = node.changed(y)
-    if not changed:
-        return ct, None, None, None
-    if tied:
-        return node.whole_map(ct, list(range(len(counted)))), None, None, None
-    return _by_axis(node, ct, changed), None, None, None
+
+    def by_x() -> Expr:
+        changed = node.changed(y)
+        if not changed:
+            return ct
+        return node.whole_map(ct, list(range(len(counted)))) if tied else _by_axis(node, ct, changed)
+
+    by_roi = _moves_what_is_read("roi") if cropping and mode != "nearest" else None
+    fixed = mode == "nearest" or (coordinate_transformation_mode == "align_corners" and not antialias)
+    return by_x, by_roi, None if fixed else _moves_what_is_read("scales"), None
+
+
+def _moves_what_is_read(operand: str) -> Callable[[], Expr]:
+    """The refusal of a derivative by what moves the places that are read: it exists, and is not zero."""
+
+    def refuse() -> Expr:
+        raise UnsupportedOp("", f"a derivative by {operand} of Resize is wanted", "Leave it out of wrt.")
+
+    return refuse
 
 
 def _rank(x: Expr, y: Expr, axes: Sequence[int] | None, counted: Expr | None) -> int:

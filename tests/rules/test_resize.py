@@ -130,3 +130,33 @@ def test_whole_factors_sum_blocks_without_a_product() -> None:
     kinds = [n.op_type for n in cfad.vjp(model, wrt=["x"]).proto().graph.node]
     assert "MatMul" not in kinds
     assert kinds.count("ReduceSum") == 1
+
+
+@pytest.mark.parametrize(
+    ("wrt", "attributes"),
+    [
+        ("scales", {"mode": "linear"}),
+        ("scales", {"mode": "cubic", "coordinate_transformation_mode": "align_corners", "antialias": 1}),
+        ("roi", {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"}),
+    ],
+)
+def test_derivative_by_what_moves_the_places_read_is_refused(wrt: str, attributes: dict[str, Any]) -> None:
+    feeds = {
+        "x": RNG.standard_normal((1, 1, 4, 5)).astype(np.float32),
+        "roi": np.asarray([0, 0, 0, 0, 1, 1, 0.9, 1], np.float32),
+        "scales": np.asarray([1, 1, 1.6, 0.6], np.float32),
+    }
+    model = node_model(helper.make_node("Resize", list(feeds), ["y"], **attributes), feeds)
+    with pytest.raises(cfad.UnsupportedOp, match=f"Resize: a derivative by {wrt} of Resize"):
+        cfad.vjp(model, wrt=["x", wrt])
+    cfad.vjp(model, wrt=["x"])
+
+
+@pytest.mark.parametrize("attributes", [{"mode": "nearest"}, {"coordinate_transformation_mode": "align_corners"}])
+def test_scales_that_decide_sizes_only_have_the_derivative_zero(attributes: dict[str, Any]) -> None:
+    feeds = {
+        "x": RNG.standard_normal((4, 5)).astype(np.float32),
+        "scales": np.asarray([1.65, 0.66], np.float32),
+    }
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **{"mode": "linear", **attributes})
+    assert_vjp(node, feeds, wrt=["scales"], step=1e-3)
