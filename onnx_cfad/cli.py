@@ -56,7 +56,10 @@ Sites = Annotated[
     ),
 ]
 Segment = Annotated[
-    int | None, typer.Option("--segment", min=1, metavar="N", help="Iterations in a segment of a checkpointed loop.")
+    int | None,
+    typer.Option(
+        "--segment", min=0, metavar="N", help="Iterations in a segment of a checkpointed loop; 0: the run decides."
+    ),
 ]
 Levels = Annotated[int | None, typer.Option("--levels", min=2, metavar="N", help="Levels of a checkpointed loop.")]
 Tape = Annotated[

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from onnx_cfad.graph.types import Types
 
 
+Length = int | ir.Value
+"""A number of iterations: known, or an int64 scalar that the run computes."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Prepared:
     """A site made ready for its reverse pass.
@@ -33,14 +37,14 @@ class Prepared:
     adjoints: Mapping[ir.Graph, Adjoint]
     positive: frozenset[ir.Graph] = frozenset()
     replayed: frozenset[ir.Graph] = frozenset()
-    lengths: Mapping[ir.Graph, int] = dataclasses.field(default_factory=dict[ir.Graph, int])
+    lengths: Mapping[ir.Graph, Length] = dataclasses.field(default_factory=dict[ir.Graph, Length])
     copies: Mapping[ir.Graph, ir.Graph] = dataclasses.field(default_factory=dict[ir.Graph, ir.Graph])
 
     @classmethod
     def merged(cls, parts: Iterable[Prepared]) -> Prepared:
         """All sites together, inner ones first; a copied subgraph is treated as its original."""
         adjoints: dict[ir.Graph, Adjoint] = {}
-        lengths: dict[ir.Graph, int] = {}
+        lengths: dict[ir.Graph, Length] = {}
         positive: set[ir.Graph] = set()
         replayed: set[ir.Graph] = set()
         for part in parts:

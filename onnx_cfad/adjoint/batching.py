@@ -56,8 +56,9 @@ class _Batching:
     def run(self) -> ir.Node:
         site, graph = self.site, self.site.node.graph
         assert graph is not None
+        reads = set(site.rows())
         for node in list(site.body):
-            if self._is_row(node):
+            if node in reads:
                 source = node.inputs[0]
                 assert source is not None
                 self.rows[node.outputs[0]] = _Rows(source, backwards=False)
@@ -67,12 +68,6 @@ class _Batching:
         for initializer in self.before.initializers:
             graph.initializers.add(initializer)
         return self._with_inputs() if site.is_scan and self.added else site.node
-
-    def _is_row(self, node: ir.Node) -> bool:
-        source = node.inputs[0] if node.op_type == "Gather" else None
-        if source is None or node.inputs[1] is not self.site.index or source.graph is self.site.body:
-            return False
-        return source.shape is not None and node.attributes.get_int("axis", 0) % source.shape.rank() == 0
 
     def _can_batch(self, node: ir.Node) -> bool:
         """Whether the node gives, on whole stacks, the stack of what it gives on their rows."""

@@ -11,6 +11,7 @@ Trip counts and branch choices are recorded by the forward pass; a replay decide
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import onnx_ir as ir
 
@@ -20,7 +21,7 @@ from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder
 from onnx_cfad.adjoint.reversal import Reversal
 from onnx_cfad.adjoint.scan_loop import scan_to_loop
-from onnx_cfad.adjoint.segments import Segmented, segment_loop, segment_scan
+from onnx_cfad.adjoint.segments import SHORTEST, Segmented, segment_loop, segment_scan
 from onnx_cfad.adjoint.sweep import Sweep
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.errors import PlanError
@@ -35,27 +36,32 @@ class Checkpointed(Adjoint):
     """Carries at segment boundaries are kept; each segment is replayed and swept.
 
     Attributes:
-        segment: Iterations in a segment of the innermost level.
+        segment: Iterations in a segment of the innermost level; 0 for about the root of the trip count, found by the
+            run where the model does not fix it (two levels only).
         levels: 2 for segments, 3 for segments of segments, ...
         tape: Element type of the tape inside a segment, as in ``Taped``; checkpoints are always exact.
     """
 
-    segment: int
+    segment: int = 0
     levels: int = 2
     tape: str = ""
 
     def __post_init__(self) -> None:
         Taped(self.tape)  # refuses what is no tape
-        if self.segment < 1 or self.levels < 2:
+        if self.segment < 0 or self.levels < 2 or (self.segment == 0 and self.levels > 2):
             found = f"segment={self.segment}, levels={self.levels}"
-            raise PlanError("checkpointed", found, "Use segment >= 1 and levels >= 2.")
+            raise PlanError("checkpointed", found, "Use segment >= 1 and levels >= 2, or segment 0 with two levels.")
 
     def prepare(self, node: ir.Node, types: Types, builder: Builder) -> Prepared:
         """See ``Adjoint.prepare``: nests the loop one level deeper for each level above the first."""
         site = loop_site(node)
         count = trip_count(site)
+        known = count.static if not count.conditional else None
+        known = known or rows_read(site)
+        if self.segment == 0 and known is not None:
+            return Checkpointed(best_length(known), self.levels, self.tape).prepare(node, types, builder)
         size = self.segment ** (self.levels - 1)
-        if count.static is not None and count.static <= self.segment:
+        if count.static is not None and count.static <= max(self.segment, 1):
             return Taped(self.tape).prepare(node, types, builder)
         if count.static is not None and count.static <= size:
             return Checkpointed(self.segment, self.levels - 1, self.tape).prepare(node, types, builder)
@@ -65,7 +71,7 @@ class Checkpointed(Adjoint):
         prepared = below.prepare(inner, types, builder)
         outer = segmented.outer.attributes["body"].as_graph()
         again = frozenset(prepared.adjoints)  # all levels below this one
-        uneven = {body: size for body in segmented.positive}  # noqa: C420 - typed as it stands
+        uneven = dict.fromkeys(segmented.positive, segmented.length)
         return Prepared(
             {**prepared.adjoints, outer: Replayed()},
             prepared.positive | segmented.positive,
@@ -89,9 +95,24 @@ class Replayed(Adjoint):
         Reversal(sweep, node, cotangents, carries_only=True).run()
 
 
+def best_length(trips: int) -> int:
+    """About the root of half the trip count, a divisor of it where there is one near."""
+    ideal = max(SHORTEST, math.isqrt(trips // 2))
+    near = [s for s in range(max(1, ideal // 2), min(2 * ideal, trips) + 1) if trips % s == 0]
+    return min(near, key=lambda s: abs(math.log(s / ideal))) if near else max(1, min(ideal, trips))
+
+
+def rows_read(site: LoopSite) -> int | None:
+    """The fewest rows of an outer tensor that the loop reads by its iteration number: it cannot run more often."""
+    found = [
+        row.inputs[0].shape[0] for row in site.rows() if row.inputs[0] is not None and row.inputs[0].shape is not None
+    ]
+    return min((dim for dim in found if isinstance(dim, int) and dim > 0), default=None)
+
+
 def _segmented(site: LoopSite, size: int, types: Types, builder: Builder) -> Segmented:
     count = trip_count(site)
-    divides = not count.conditional and count.static is not None and count.static % size == 0
+    divides = size > 0 and not count.conditional and count.static is not None and count.static % size == 0
     if divides and (site.is_scan or all(types.is_uniform(c.entry, site.body) for c in site.carries)):
         assert count.static is not None
         node = site.node if site.is_scan else loop_to_scan(site, count.static, builder.namer, slice_rows=True)

@@ -18,6 +18,13 @@ from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.operator_types import keep_shape
 from onnx_cfad.graph.regions import Carry, LoopSite, ScanInput, loop_site
 
+WITHOUT_LIMIT = 64
+"""Iterations in a segment of a loop that has no trip limit, where none were asked for."""
+
+SHORTEST = 16
+"""Iterations in a segment at least: below, the overhead of the outer loop shows."""
+
+_NO_LIMIT = 2**40
 _INT64 = ir.TensorType(ir.DataType.INT64)
 _BOOL = ir.TensorType(ir.DataType.BOOL)
 
@@ -30,11 +37,13 @@ class Segmented:
         outer: The loop over segments, in place of the original.
         inner: The loop over the iterations of one segment; its body is the original body.
         positive: Bodies of Loops that run at least once whenever they are reached.
+        length: The full length of a segment whose last run may be shorter; a value where the run decides.
     """
 
     outer: ir.Node
     inner: ir.Node
     positive: frozenset[ir.Graph] = frozenset()
+    length: int | ir.Value = 0
 
 
 def segment_scan(node: ir.Node, segment: int, trips: int, builder: Builder) -> Segmented:
@@ -81,7 +90,7 @@ def segment_loop(node: ir.Node, segment: int, builder: Builder, *, conditional: 
 
     Args:
         node: The Loop.
-        segment: Iterations in a segment; the last one may be shorter.
+        segment: Iterations in a segment; the last one may be shorter. 0 for about the root of the trip limit.
         builder: Gives names and the opset; nothing is recorded with it.
         conditional: A computed condition may end the loop.
     """
@@ -98,12 +107,37 @@ class _LoopSegments:
         self.step = self.body.input("segment", _INT64, ir.Shape([]))
         self.going = self.body.input("segment.going", _BOOL, ir.Shape([]))
         self.done = self.body.input("segment.done", _INT64, ir.Shape([]))
+        self.chosen: ir.Value | None = None
+        self.dim: int | ir.SymbolicDim = segment
+
+    def length(self, builder: Builder) -> Expr:
+        """The segment length in a scope (int64 scalar): as asked, or the root of the limit that the run knows."""
+        return builder.constant(np.int64(self.segment)) if self.chosen is None else builder.expr(self.chosen)
+
+    def lengths(self, builder: Builder) -> Expr:
+        """The segment length in a scope, as a vector."""
+        return self.length(builder).unsqueeze([0]) if self.chosen is not None else builder.constant([self.segment])
+
+    def choose(self, limit: Expr | None) -> None:
+        """Settles the segment length where none was asked for: about the root of half the trip limit."""
+        if self.segment:
+            return
+        self.segment = WITHOUT_LIMIT
+        self.dim = WITHOUT_LIMIT
+        if limit is not None:
+            root = op.Cast(op.Sqrt(op.Cast(op.Div(limit, 2), to=int(ir.DataType.DOUBLE))), to=int(ir.DataType.INT64))
+            sensible = op.Less(limit, _NO_LIMIT)  # exporters write the largest integer for a loop without a limit
+            chosen = op.Where(sensible, op.Max(root, SHORTEST), WITHOUT_LIMIT)
+            chosen.value.shape = ir.Shape([])
+            self.chosen = chosen.value
+            self.dim = ir.SymbolicDim(self.before.namer.fresh("segment_length"))
 
     def run(self) -> Segmented:
         site, body = self.site, self.body
         limit = None if site.limit is None else op.Max(self.before.expr(site.limit).reshape([]), 0)
         start = self.before.constant(True) if site.start is None else self.before.expr(site.start).reshape([])
         entries = [body.input(f"segment.{c.entry.name}", c.entry.type, _entry_shape(c)) for c in site.carries]
+        self.choose(limit)
         self.cut_rows()
         inner = self.inner_loop(limit, entries)
         carried = inner[: len(site.carries)]
@@ -131,20 +165,22 @@ class _LoopSegments:
             self.merged(x, outer[0], o.stacked) for x, o in zip(outer[1 + len(finals) :], site.outputs, strict=True)
         ]
         _replace(self.node, outer_node, self.before, [*finals, *merged])
-        return Segmented(outer_node, _producer(inner[0]), frozenset({site.body}))
+        length: int | ir.Value = self.segment if self.chosen is None else self.chosen
+        return Segmented(outer_node, _producer(inner[0]), frozenset({site.body}), length)
 
     def segments(self, limit: Expr | None) -> Expr | None:
         """How many segments there are at most: ceil(M / S) without overflow."""
         if limit is None:
             return None
-        whole, rest = op.Div(limit, self.segment), op.Mod(limit, self.segment)
+        size = self.length(self.before)
+        whole, rest = op.Div(limit, size), op.Mod(limit, size)
         return op.Add(whole, op.Min(rest, 1))
 
     def inner_loop(self, limit: Expr | None, entries: Sequence[Expr]) -> tuple[Expr, ...]:
         """The loop over one segment: the original body, which also hands out its condition and counts."""
         site, body = self.site, self.body
-        begin = op.Mul(self.step, self.segment)
-        size = body.constant(np.int64(self.segment))
+        size = self.length(body)
+        begin = op.Mul(self.step, size)
         if limit is not None:
             size = op.Min(op.Sub(body.expr(limit.value), begin), size)
         self.renumber(begin)
@@ -213,49 +249,46 @@ class _LoopSegments:
 
     def cut_rows(self) -> None:
         """Reads ``Gather(x, i)`` of outer tensors: x is cut into segments, and a segment reads its own rows."""
-        index = self.site.index
-        nodes: list[ir.Node] = []
-        for node in self.site.body:
-            source = node.inputs[0] if node.op_type == "Gather" else None
-            if source is None or node.inputs[1] is not index or source.graph is self.site.body:
-                continue
-            if source.shape is None or node.attributes.get_int("axis", 0) % source.shape.rank() != 0:
-                continue
+        nodes = self.site.rows()
+        for node in nodes:
+            source = node.inputs[0]
+            assert source is not None
+            assert source.shape is not None
             part = op.Gather(self.body.expr(self.cut(source).value), self.step, axis=0)
-            part.value.shape = ir.Shape([self.segment, *source.shape.dims[1:]])
+            part.value.shape = ir.Shape([self.dim, *source.shape.dims[1:]])
             node.replace_input_with(0, part.value)
-            nodes.append(node)
         self._row_nodes = frozenset(nodes)
 
     def cut(self, source: ir.Value) -> Expr:
         """``source`` [D, ...] as [ceil(D / S), S, ...], padded with zeros."""
         x = self.before.expr(source)
         rows, rank = x.dim(0), x.rank
-        short = op.Mod(op.Sub(self.segment, op.Mod(rows, [self.segment])), [self.segment])
+        sizes = self.lengths(self.before)
+        short = op.Mod(op.Sub(sizes, op.Mod(rows, sizes)), sizes)
         static = x.dims[0]
-        if static is None or static % self.segment:
+        if static is None or self.chosen is not None or static % self.segment:
             zeros = self.before.constant(np.zeros(rank, dtype=np.int64))
             rest = [self.before.constant(np.zeros(rank - 1, dtype=np.int64))] if rank > 1 else []
             x = op.Pad(x, concat([zeros, short, *rest]))
-        shape = concat(
-            [self.before.constant(np.asarray([-1, self.segment])), *_dims_after(self.before.expr(source), 1)]
-        )
+        head = [self.before.constant([-1]), sizes]
+        shape = concat([*head, *_dims_after(self.before.expr(source), 1)])
         cut = op.Reshape(x, shape)
         dims = source.shape.dims if source.shape is not None else ()
-        first = -(-static // self.segment) if static is not None else ir.SymbolicDim(None)
-        cut.value.shape = ir.Shape([first, self.segment, *dims[1:]])
+        counted = static is not None and self.chosen is None
+        first = -(-static // self.segment) if counted and static is not None else ir.SymbolicDim(None)
+        cut.value.shape = ir.Shape([first, self.dim, *dims[1:]])
         return cut
 
     def padded(self, x: Expr, trips: Expr) -> Expr:
         """A stacked result of one segment padded to the full segment length, so that segments can be stacked."""
-        missing = op.Sub(self.segment, trips).unsqueeze([0])
+        missing = op.Sub(self.length(self.body), trips).unsqueeze([0])
         shape = op.Shape(x)
         zeros = op.Expand(self.body.constant(np.asarray([0], dtype=np.int64)), op.Shape(shape))
         return op.Pad(x, concat([zeros, missing, op.Slice(zeros, [1], [2**62], [0])]))
 
     def merged(self, x: Expr, total: Expr, like: ir.Value) -> Expr:
         """Stacked segments [K, S, ...] as the stacked iterations that ran."""
-        rows = op.Mul(op.Shape(x, start=0, end=1), self.segment)
+        rows = op.Mul(op.Shape(x, start=0, end=1), self.lengths(x.builder))
         dims = like.shape.dims[1:] if like.shape is not None else ()
         static = like.shape is not None and all(isinstance(d, int) for d in dims)
         rest = x.builder.constant(np.asarray(dims, dtype=np.int64)) if static else op.Shape(x, start=2)

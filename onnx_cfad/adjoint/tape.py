@@ -167,10 +167,12 @@ class LoopKeeper(Keeper):
             return tape
         pad, rank = Builder(self.outer.namer, self.outer.opset), value.shape.rank() + 1
         x = pad.expr(tape)
-        short = op.Sub([length], op.Shape(x, start=0, end=1))
+        whole_length = pad.constant([length]) if isinstance(length, int) else pad.expr(length).unsqueeze([0])
+        short = op.Sub(whole_length, op.Shape(x, start=0, end=1))
         zeros = pad.constant(np.zeros(rank, dtype=np.int64))
         whole = op.Pad(x, concat([zeros, short, *([op.Slice(zeros, [1], [rank], [0])] if rank > 1 else [])]))
-        whole.value.shape = ir.Shape([length, *value.shape.dims])
+        dim = length if isinstance(length, int) else ir.SymbolicDim(f"{length.name}.dim")
+        whole.value.shape = ir.Shape([dim, *value.shape.dims])
         node.graph.insert_after(node, pad.nodes)
         for initializer in pad.initializers:
             node.graph.initializers.add(initializer)

@@ -71,6 +71,17 @@ class LoopSite:
         """Whether the node is a Scan."""
         return self.index is None
 
+    def rows(self) -> list[ir.Node]:
+        """The body nodes ``Gather(x, i)`` that read row i of an outer tensor x of known rank in iteration i (Loop)."""
+        found: list[ir.Node] = []
+        for node in self.body:
+            source = node.inputs[0] if node.op_type == "Gather" else None
+            if source is None or node.inputs[1] is not self.index or source.graph is self.body or source.shape is None:
+                continue
+            if node.attributes.get_int("axis", 0) % source.shape.rank() == 0:
+                found.append(node)
+        return found if self.index is not None else []
+
 
 @dataclasses.dataclass(frozen=True)
 class BranchSite:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onnx_cfad.adjoint.base import Adjoint
-from onnx_cfad.adjoint.checkpointed import Checkpointed
+from onnx_cfad.adjoint.checkpointed import Checkpointed, best_length
 from onnx_cfad.adjoint.routed import Routed
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.unrolled import Unrolled
@@ -95,7 +95,9 @@ def _decide(
     decision = _loop(site, cost, options, asked.get(site.path), budget)
     decisions[site.path] = decision
     adjoint = decision.adjoint
-    held = adjoint.segment if isinstance(adjoint, Checkpointed) else max(cost.trips, 1)
+    held = max(cost.trips, 1)
+    if isinstance(adjoint, Checkpointed):
+        held = adjoint.segment or best_length(max(cost.trips, 1))
     for inner in (s for region in site.regions for s in _loops_in(region.sites)):
         _decide(inner, options, asked, decisions, max(budget // max(held, 1), 1))
 
@@ -133,6 +135,8 @@ def _checkpointed(site: Site, cost: LoopCost, options: Options) -> Checkpointed:
     if options.segment is not None:
         return Checkpointed(options.segment, levels, options.tape)
     fixed = trip_count(loop_site(site.node)).static is not None
+    if not fixed and levels == 2:
+        return Checkpointed(0, levels, options.tape)
     return Checkpointed(
         best_segment(cost.trips, cost.carry, cost.iteration, divides=fixed, levels=levels), levels, options.tape
     )
@@ -142,7 +146,8 @@ def _bytes(adjoint: Adjoint, cost: LoopCost) -> int | None:
     if isinstance(adjoint, Unrolled):
         return None
     if isinstance(adjoint, Checkpointed):
-        return Schedule(cost.trips, adjoint.segment, adjoint.levels).peak_bytes(cost.carry, cost.iteration)
+        segment = adjoint.segment or best_length(max(cost.trips, 1))
+        return Schedule(cost.trips, segment, adjoint.levels).peak_bytes(cost.carry, cost.iteration)
     return cost.trips * cost.iteration
 
 

@@ -16,7 +16,7 @@ from tests.adjoint.agreement import all_makers, seeds
 from tests.corpus import Example
 from tests.oracle import check_emitted, run_ort
 
-SETTINGS = ((1, 2), (2, 2), (3, 2), (2, 3))
+SETTINGS = ((0, 2), (1, 2), (2, 2), (3, 2), (2, 3))
 REFUSED = {  # three levels, a trip count that only the run knows, and a tape that is a sequence already
     ("random_draw_in_if_in_body", 2, 3),
     ("sequence_grows_in_if_in_loop", 2, 3),
@@ -55,7 +55,7 @@ def test_agrees_with_the_full_tape(name: str, segment: int, levels: int) -> None
             np.testing.assert_allclose(found[key], value, rtol=1e-8, atol=1e-10, err_msg=key)
 
 
-@pytest.mark.parametrize("settings", [{"segment": 0}, {"segment": 4, "levels": 1}])
+@pytest.mark.parametrize("settings", [{"segment": -1}, {"segment": 4, "levels": 1}, {"segment": 0, "levels": 3}])
 def test_refuses_settings_that_mean_nothing(settings: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="Use segment >= 1 and levels >= 2"):
         Checkpointed(**settings)
