@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from onnx_cfad.dimension_names import author_dimension_names
 from onnx_cfad.names import cotangent_name
 from onnx_cfad.rewriters.prune import PruneDeadValuesPass
 
@@ -33,6 +34,7 @@ def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared) -> N
         shape = interface.get(value.name or "")
         if shape is not None:
             value.shape = shape
+    author_dimension_names(model)
 
 
 def _misleads(value: ir.Value) -> bool:

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from onnx_ir.serde import TensorProtoTensor
 
 from onnx_cfad import weights
+from onnx_cfad.dimension_names import plain_dimension_names
 from onnx_cfad.errors import ModelError
 from onnx_cfad.functions import inline_functions, root_message
 from onnx_cfad.opsets import convert_opset, stamp_versions
@@ -86,6 +87,7 @@ def normalise(model: ir.Model) -> ir.Model:
     check_depth(model.graph, "main")
     check_sites(model.graph, "main")
     make_names_unique(model)
+    plain_dimension_names(model)
     return model
 
 

@@ -1,0 +1,68 @@
+"""Symbolic dimensions under names that can stand in a formula; the author's names come back in the end.
+
+ONNX allows any text as the name of a dimension. Exporters write ``30_dim_0`` or ``/Loop_dim_0``, which shape inference
+would read as expressions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEY = "onnx_cfad.dimension_names"
+
+
+def plain_dimension_names(model: ir.Model) -> None:
+    """Gives every dimension a plain name, the same for the same text; ``author_dimension_names`` undoes it."""
+    taken = {str(d.value) for value in _values(model) for d in _symbolic(value)}
+    renamed: dict[str, str] = {}
+    for value in _values(model):
+        if all(d.value is None or _PLAIN.fullmatch(d.value) for d in _symbolic(value)):
+            continue
+        assert value.shape is not None
+        value.shape = ir.Shape([_plain(d, renamed, taken) for d in value.shape.dims])
+    if renamed:
+        model.meta[_KEY] = {plain: author for author, plain in renamed.items()}
+
+
+def author_dimension_names(model: ir.Model) -> None:
+    """Gives dimensions the names that the author wrote."""
+    names: dict[str, str] = model.meta.get(_KEY, {})
+    if not names:
+        return
+    for value in _values(model):
+        if any(d.value in names for d in _symbolic(value)):
+            assert value.shape is not None
+            dims = [d if isinstance(d, int) or d.value not in names else names[str(d.value)] for d in value.shape.dims]
+            value.shape = ir.Shape(dims)
+
+
+def _plain(dim: int | ir.SymbolicDim, renamed: dict[str, str], taken: set[str]) -> int | ir.SymbolicDim | str | None:
+    if isinstance(dim, int) or dim.value is None or _PLAIN.fullmatch(dim.value):
+        return dim
+    if not dim.value:
+        return None
+    if dim.value not in renamed:
+        stem = re.sub(r"[^A-Za-z0-9_]", "_", f"dim_{dim.value}")[:64]
+        name, count = stem, 0
+        while name in taken:
+            count += 1
+            name = f"{stem}_{count}"
+        taken.add(name)
+        renamed[dim.value] = name
+    return renamed[dim.value]
+
+
+def _symbolic(value: ir.Value) -> list[ir.SymbolicDim]:
+    return [] if value.shape is None else [d for d in value.shape.dims if isinstance(d, ir.SymbolicDim)]
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in (model.graph, *model.graph.subgraphs()):
+        yield from graph.inputs
+        yield from graph.outputs
+        for node in graph:
+            yield from node.outputs
