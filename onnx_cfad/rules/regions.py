@@ -1,14 +1,14 @@
 """Pooling over regions of interest.
 
 RoiAlign averages bilinear samples: a region's samples in one axis are one matrix [bins, elements], so the cotangent is
-two products for each region. MaxRoiPool sends the cotangent to the first largest element of each bin. As in PyTorch no
-derivative passes to the regions themselves.
+two products for each region; a derivative by the regions, which move the samples, is refused. MaxRoiPool sends the
+cotangent to the first largest element of each bin; its regions are rounded to elements: no derivative.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -33,20 +33,33 @@ def roi_align(
     output_width: int,
     sampling_ratio: int,
     spatial_scale: float,
-) -> tuple[Expr, None, None]:
+) -> tuple[Callable[[], Expr], Callable[[], Expr], None]:
     if mode != "avg":
         raise UnsupportedOp(
             "", "RoiAlign in mode max, whose definition differs between runtimes", "Export it with mode avg."
         )
+
+    def by_rois() -> Expr:
+        raise UnsupportedOp(
+            "",
+            "a derivative by the regions of RoiAlign is wanted",
+            "Name them as stop_gradient, as detectors are trained, or leave them out of wrt.",
+        )
+
     half = coordinate_transformation_mode == "half_pixel"
-    corners = op.Split(rois.cast(_computed_in(x)), axis=1, num_outputs=4, outputs=4)  # x1, y1, x2, y2 of [R, 1] each
-    left, top, right, bottom = ((corner * spatial_scale - (0.5 if half else 0.0)) for corner in corners)
-    columns = Samples(left, right, output_width, sampling_ratio, half).matrix(x.dim(3))
-    rows = Samples(top, bottom, output_height, sampling_ratio, half).matrix(x.dim(2))
-    kind = rows.dtype
-    by_row = op.MatMul(op.Transpose(rows, perm=[0, 2, 1]).unsqueeze([1]), ct.cast(kind))
-    parts = op.MatMul(by_row, columns.unsqueeze([1])).cast(ct.dtype)  # [R, C, H, W]
-    return _summed_by_owner(parts, batch_indices.cast(ir.DataType.INT64), x), None, None
+
+    def by_x() -> Expr:
+        # x1, y1, x2, y2 of [R, 1] each
+        corners = op.Split(rois.cast(_computed_in(x)), axis=1, num_outputs=4, outputs=4)
+        left, top, right, bottom = ((corner * spatial_scale - (0.5 if half else 0.0)) for corner in corners)
+        columns = Samples(left, right, output_width, sampling_ratio, half).matrix(x.dim(3))
+        rows = Samples(top, bottom, output_height, sampling_ratio, half).matrix(x.dim(2))
+        kind = rows.dtype
+        by_row = op.MatMul(op.Transpose(rows, perm=[0, 2, 1]).unsqueeze([1]), ct.cast(kind))
+        parts = op.MatMul(by_row, columns.unsqueeze([1])).cast(ct.dtype)  # [R, C, H, W]
+        return _summed_by_owner(parts, batch_indices.cast(ir.DataType.INT64), x)
+
+    return by_x, by_rois, None
 
 
 def _summed_by_owner(parts: Expr, owners: Expr, x: Expr) -> Expr:

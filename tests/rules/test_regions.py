@@ -42,6 +42,27 @@ def test_maxima_are_refused() -> None:
         cfad.vjp(node_model(node, feeds), wrt=["x"])
 
 
+def test_a_derivative_by_the_regions_is_refused_unless_they_are_fixed() -> None:
+    node, feeds = align()
+    model = node_model(node, feeds)
+    with pytest.raises(cfad.UnsupportedOp, match=r"regions of RoiAlign is wanted. Name them as stop_gradient"):
+        cfad.vjp(model, wrt=["x", "rois"])
+    shifted = node_model(
+        [
+            helper.make_node("Mul", ["rois", "s"], ["boxes"]),
+            helper.make_node("RoiAlign", ["x", "boxes", "owners"], ["z"]),
+        ]
+        + [helper.make_node("Mul", ["z", "s"], ["y"])],
+        {**feeds, "s": np.asarray(0.5)},
+    )
+    with pytest.raises(cfad.UnsupportedOp, match="regions of RoiAlign"):
+        cfad.vjp(shifted, wrt=["x", "s"])
+    fixed = cfad.vjp(shifted, wrt=["s"], stop_gradient=["boxes"]).proto()
+    given = {**feeds, "s": np.asarray(0.5), "y_grad": RNG.standard_normal((5, 3, 1, 1))}
+    found = run_ort(fixed, given)
+    np.testing.assert_allclose(found["s_grad"], np.sum(given["y_grad"] * found["y"]) / 0.5)
+
+
 def test_half_precision() -> None:
     node, feeds = align(output_height=2, output_width=2, sampling_ratio=2)
     half = {name: a.astype(np.float16) if a.dtype.kind == "f" else a for name, a in feeds.items()}
