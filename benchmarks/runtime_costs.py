@@ -2,7 +2,8 @@
 
 A stacked Loop output costs twice its bytes, and about 600 bytes an iteration when it is small, a Scan output its bytes;
 memory-pattern planning raises the peak of the second run; invariant nodes are run every iteration; a stacked output
-that nobody reads is kept; a weight from two levels up is not packed; a sequence is copied at each insertion.
+PLACEHOLDER
+and so is a sequence at each insertion.
 
 Each figure is taken in a process of its own, on one thread: peak resident memory during a run less that before it, or
 processor time (the least of three runs). Prints one JSON line for each. Linux only.
@@ -68,6 +69,11 @@ INSERT = """m (float[8] x, int64 n) => (int64 count) {
     s = Loop (n, , empty) <body = b (int64 i, bool g, seq(float[8]) q) => (bool a, seq(float[8]) r)
         { a = Identity (g)  r = SequenceInsert (q, x) }>
     count = SequenceLength (s)
+}"""
+WRITTEN = """m (float[D] x, int64 n) => (float[D] y) <int64[1] one = {1}> {
+    y = Loop (n, , x) <body = b (int64 i, bool g, float[D] h) => (bool a, float[D] next)
+        { a = Identity (g)  place = Reshape (i, one)  value = Cast <to = 1> (place)
+          at = Unsqueeze (place, one)  next = ScatterND (h, at, value) }>
 }"""
 RECURRENT = """m (float[16,256] h, float[2000,16,256] x, float[256,256] v) => (float[16,256] y) {
     y = Scan <num_scan_inputs = 1, body = b (float[16,256] s, float[16,256] t) => (float[16,256] next)
@@ -161,6 +167,10 @@ MEASURES: dict[str, Callable[[], float]] = {
     "weight in the inner body: us an iteration": lambda: (
         1e6 * loop_seconds(DEPTH_2, 1000, (4, 512), inner=100, weight=512, inside=True)
     ),
+    "one element written into a carry of 80 KB: us an iteration": lambda: 1e6 * loop_seconds(WRITTEN, 1000, (20_000,)),
+    "one element written into a carry of 8 MB: us an iteration": lambda: (
+        1e6 * loop_seconds(WRITTEN, 1000, (2_000_000,))
+    ),
     "sequence of 1,000: us an insertion": lambda: 1e6 * loop_seconds(INSERT, 1000, (8,)),
     "sequence of 8,000: us an insertion": lambda: 1e6 * loop_seconds(INSERT, 8000, (8,)),
 }
@@ -170,6 +180,11 @@ FACTORS = (
     ("gradient, two runs, memory pattern on: MiB", "gradient, two runs, memory pattern off: MiB", 1.2),
     ("product in the body: ms an iteration", "product in front of the loop: ms an iteration", 4.0),
     ("unread loop output: us an iteration", "no such output: us an iteration", 1.5),
+    (
+        "one element written into a carry of 8 MB: us an iteration",
+        "one element written into a carry of 80 KB: us an iteration",
+        10.0,
+    ),
     ("sequence of 8,000: us an insertion", "sequence of 1,000: us an insertion", 3.0),
 )
 

@@ -11,6 +11,7 @@ from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.regions import ControlFlowGraph, Region
 from onnx_cfad.options import Options
 from onnx_cfad.scopes import AUTHOR_NAME
+from onnx_cfad.trainable import weights_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,11 +159,10 @@ def _lifted(model: ir.Model, value: ir.Value | None) -> ir.Value | None:
 
 
 def _trainable(model: ir.Model) -> list[ir.Value]:
-    """Every floating-point initializer in any scope that something reads."""
-    found = [v for v in model.graph.initializers.values() if v.uses() and carries_derivative(v)]
+    """Every weight in any scope; those inside subgraphs become main-graph initializers."""
+    found = list(weights_of(model.graph))
     for graph in model.graph.subgraphs():
-        inner = [v for v in list(graph.initializers.values()) if v.uses() and carries_derivative(v)]
-        found += [lifted for v in inner if (lifted := _lifted(model, v)) is not None]
+        found += [lifted for v in weights_of(graph) if (lifted := _lifted(model, v)) is not None]
     if not found:
         raise ModelError("model", "it has no floating-point initializer to differentiate by", "Name inputs with --wrt.")
     return found

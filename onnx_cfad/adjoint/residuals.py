@@ -289,8 +289,12 @@ class _Resolver:
             if outside is not None:
                 node.replace_input_with(0, outside)
                 return None
+        read_of_sequence = self.chain_of(node) is not None
         output = self.forward_shape(node, value)
-        self.decide([output])
+        if read_of_sequence:
+            self.found[output] = self.recorded(output)  # a few integers, against the sequence they were read from
+        else:
+            self.decide([output])
         return output
 
     def forward_shape(self, node: ir.Node, value: ir.Value) -> ir.Value:

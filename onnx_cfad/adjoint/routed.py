@@ -103,8 +103,11 @@ class _BranchKeeper(Keeper):
         self.node, self.branch, self.outer, self.in_loop = node, branch, outer, in_loop
 
     def bound(self, value: ir.Value) -> ir.Value | None:
-        """See ``Keeper.bound``: a branch has no inputs."""
-        del value
+        """See ``Keeper.bound``: what the branch returned is there as an output of the If."""
+        for result, output in zip(self.branch.outputs, self.node.outputs, strict=True):
+            if result is value and output.shape is not None:
+                return output
+        return None
 
     def save(self, value: ir.Value, *, must: bool) -> ir.Value | None:
         """See ``Keeper.save``."""

@@ -12,7 +12,9 @@ import onnx_ir as ir
 
 Dim = int | ir.SymbolicDim
 
-_MAKERS = frozenset(("SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SplitToSequence"))
+_MAKERS = frozenset(
+    ("Identity", "SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SplitToSequence")
+)
 SEQUENCE_OPERATORS = _MAKERS | {"SequenceAt", "ConcatFromSequence"}
 
 
@@ -32,7 +34,9 @@ class SequenceShapes:
         output, inputs = node.outputs[0], list(node.inputs)
         self.empty.discard(output)
         first = inputs[0] if inputs else None
-        if node.op_type == "SequenceEmpty":
+        if node.op_type == "Identity":
+            self._pass_on(node)
+        elif node.op_type == "SequenceEmpty":
             output.shape = None
             self.empty.add(output)
         elif node.op_type == "SequenceConstruct":
@@ -49,6 +53,13 @@ class SequenceShapes:
             output.shape = _part(node, first.shape)
         elif node.op_type == "ConcatFromSequence" and first is not None:
             output.shape = self._named(_whole(node, first.shape))
+
+    def _pass_on(self, node: ir.Node) -> None:
+        source, output = node.inputs[0], node.outputs[0]
+        if source is not None and isinstance(source.type, ir.SequenceType):
+            output.type, output.shape = source.type, source.shape
+            if source in self.empty:
+                self.empty.add(output)
 
     def _named(self, shape: ir.Shape | None) -> ir.Shape | None:
         if shape is None:

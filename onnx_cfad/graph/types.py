@@ -102,7 +102,15 @@ class _Inference:
             return
         for output, a, b in zip(node.outputs, site.then_branch.outputs, site.else_branch.outputs, strict=True):
             output.type = a.type if a.type is not None else b.type
-            output.shape = self.merge(a.shape, b.shape)
+            sequence = isinstance(output.type, ir.SequenceType)
+            output.shape = self.merge_sequences(a, b) if sequence else self.merge(a.shape, b.shape)
+
+    def merge_sequences(self, a: ir.Value, b: ir.Value) -> ir.Shape | None:
+        """What the elements of both have in common; an empty one says nothing."""
+        empty = self.sequences.empty
+        if a in empty or b in empty:
+            return b.shape if a in empty else a.shape
+        return merge(a.shape, b.shape)
 
     def merge(self, a: ir.Shape | None, b: ir.Shape | None) -> ir.Shape | None:
         if a is None or b is None or a.rank() != b.rank():
