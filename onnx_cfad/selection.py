@@ -162,7 +162,7 @@ def _trainable(model: ir.Model) -> list[ir.Value]:
     """Every weight in any scope; those inside subgraphs become main-graph initializers."""
     found = list(weights_of(model.graph))
     for graph in model.graph.subgraphs():
-        found += [lifted for v in weights_of(graph) if (lifted := _lifted(model, v)) is not None]
+        found += [lifted for v in list(weights_of(graph)) if (lifted := _lifted(model, v)) is not None]
     if not found:
         raise ModelError("model", "it has no floating-point initializer to differentiate by", "Name inputs with --wrt.")
     return found

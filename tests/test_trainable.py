@@ -1,0 +1,70 @@
+"""What ``INITIALIZERS`` stands for: weights in any scope, as initializers or as Constant nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import onnx_cfad as cfad
+from onnx_cfad.errors import ModelError
+from tests.onnx_text import model
+from tests.oracle import run_ort
+
+MODEL = """<ir_version: 10, opset_import: ["" : 21]>
+m (float[2,3] x, bool deep) => (float[2,4] y, float[2,2,6] z) <float[4] bias = {1, 2, 3, 4}, float[2] fold = {2, 2}> {
+    half = Constant <value_float = 0.5> ()
+    scales = Constant <value = float[3] {1, 2, 2}> ()
+    low = Constant <value = float {-100.0}> ()
+    shared = Constant <value = float[3] {0.5, 1.0, 2.0}> ()
+    scaled = Mul (x, shared)
+    h = If (deep) <
+        then_branch = t () => (float[2,4] a) {
+            w = Constant <value = float[3,4] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> ()
+            two = Constant <value = float[1] {2.0}> ()
+            quarter = Mul (half, half)
+            p = MatMul (scaled, w)
+            q = Pow (p, two)
+            a = Mul (q, quarter)
+        },
+        else_branch = e () => (float[2,4] b) <float[3,4] v = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1}> {
+            b = MatMul (scaled, v)
+        }
+    >
+    c = Clip (h, low)
+    y = Add (c, bias)
+    first = Constant <value = int64[1] {0}> ()
+    row = Unsqueeze (x, first)
+    z = Resize <mode = "linear"> (row, , scales)
+}"""
+
+
+def test_weights_are_found_in_every_scope() -> None:
+    assert cfad.vjp(onnx.parser.parse_model(MODEL), wrt=cfad.INITIALIZERS, outputs=["y"]).report.wrt == (
+        "bias",
+        "shared",
+        "w",
+        "v",
+    )
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_gradients_by_constants_of_branches(deep: bool) -> None:
+    gradient = cfad.vjp(onnx.parser.parse_model(MODEL), wrt=cfad.INITIALIZERS, outputs=["y"]).proto()
+    x, seed = (
+        np.asarray([[1, -2, 0.5], [0.3, 0.1, -1]], np.float32),
+        np.asarray(np.arange(8.0), np.float32).reshape(2, 4),
+    )
+    found = run_ort(gradient, {"x": x, "deep": np.asarray(deep), "y_grad": seed})
+    scaled = x * np.asarray([0.5, 1, 2], np.float32)
+    w = np.arange(1.0, 13).reshape(3, 4)
+    product = scaled @ w
+    np.testing.assert_allclose(found["w_grad"], deep * scaled.T @ (seed * product / 2), rtol=1e-5)
+    np.testing.assert_allclose(found["v_grad"], (not deep) * scaled.T @ seed, rtol=1e-5)
+    np.testing.assert_allclose(found["bias_grad"], seed.sum(0))
+
+
+def test_model_without_weights_is_refused() -> None:
+    text = "m (float[2] x) => (float[2] y) { c = Constant <value_float = 2.0> () y = Mul (x, c) }"
+    with pytest.raises(ModelError, match="no floating-point initializer"):
+        cfad.vjp(model(text), wrt=cfad.INITIALIZERS)
