@@ -164,6 +164,8 @@ class _Resolver:
         if node is not None and (value in self.free or self.is_cheap_now(node)):
             return self.copy_later(value, node)
         result = self.keeper.bound(value) or self.keeper.save(value, must=False)
+        if result is None and node is not None and _takes_from_sequence(node):
+            result = self.keeper.save(value, must=True)  # an element, against the sequence it was taken from
         if result is None and node is not None:
             if is_loop(node):
                 part = self.replayable_part(value, node)
@@ -318,6 +320,12 @@ def _constant_in(graph: ir.Graph, value: ir.Value, namer: Namer) -> ir.Value:
     copy = ir.Value(name=namer.fresh("const"), type=value.type, shape=value.shape, const_value=value.const_value)
     graph.initializers.add(copy)
     return copy
+
+
+def _takes_from_sequence(node: ir.Node) -> bool:
+    """Whether ``node`` makes a tensor out of a sequence."""
+    sequence = any(v is not None and isinstance(v.type, ir.SequenceType) for v in node.inputs)
+    return sequence and all(isinstance(output.type, ir.TensorType) for output in node.outputs)
 
 
 def _is_cheap(node: ir.Node) -> bool:

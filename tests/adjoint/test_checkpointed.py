@@ -19,7 +19,6 @@ from tests.oracle import check_emitted, run_ort
 SETTINGS = ((0, 2), (1, 2), (2, 2), (3, 2), (2, 3))
 REFUSED = {  # three levels, a trip count that only the run knows, and a tape that is a sequence already
     ("random_draw_in_if_in_body", 2, 3),
-    ("sequence_grows_in_if_in_loop", 2, 3),
 }
 
 WITHOUT_CHECKPOINTS = {"optional_carried"}  # a carry that may be absent cannot be kept for a replay
