@@ -1,0 +1,68 @@
+"""The systems that give gradients: this package under a plan, and its peers where they are installed.
+
+onnx-ad differentiates graph inputs only, so the weights are graph inputs for every system. It is looked for in this
+Python, or in the one that ``ONNX_CFAD_PEERS`` names (``python -m venv peers; peers/bin/pip install
+onnx-ad==0.3.0``). Only its transformation runs there; the result is measured like every other model.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import machine
+import onnx
+from meter import HERE, Case, System, onnx_system
+
+from onnx_cfad.differentiate import differentiate
+from onnx_cfad.model import load
+from onnx_cfad.options import Options
+
+
+def ours(case: Case, name: str, **options: Any) -> System:
+    """The gradient by this package."""
+    started, started_cpu = time.perf_counter(), time.process_time()
+    gradient = differentiate(load(case.model), Options(wrt=case.wrt, loss="loss", **options))
+    model = gradient.proto()
+    took = {"transform_s": time.perf_counter() - started, "transform_cpu_s": time.process_time() - started_cpu}
+    adjoints = {path: str(decision.adjoint) for path, decision in gradient.plan.decisions.items()}
+    return onnx_system(case, name, model, {**took, "plan": adjoints})
+
+
+def onnx_ad(case: Case) -> System:
+    """The gradient by onnx-ad."""
+    name = "onnx-ad"
+    python = _python_with("onnx_ad")
+    if python is None:
+        return System(name, absent="onnx_ad is not installed")
+    primal, result = case.folder / "primal.onnx", case.folder / "transformed.onnx"
+    onnx.save(case.model, primal)
+    command = [python, str(HERE / "transform_with_onnx_ad.py"), str(primal), str(result), *case.wrt]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return System(name, absent="refused: " + done.stderr.strip().splitlines()[-1])
+    return onnx_system(case, name, onnx.load(result), json.loads(done.stdout.splitlines()[-1]))
+
+
+def eager(workload: str) -> System:
+    """The gradient by PyTorch in eager mode, from the function ``eager`` of the module ``workload``."""
+    name = "torch eager"
+    if machine.versions()["torch"] == "absent":
+        return System(name, absent="torch is not installed")
+    return System(name, ("measured_eager.py", workload))
+
+
+def _python_with(module: str) -> str | None:
+    """The interpreter that has ``module``, this one first."""
+    if importlib.util.find_spec(module) is not None:
+        return sys.executable
+    other = os.environ.get("ONNX_CFAD_PEERS")
+    if other is None:
+        return None
+    found = subprocess.run([other, "-c", f"import {module}"], capture_output=True, check=False)
+    return other if found.returncode == 0 else None

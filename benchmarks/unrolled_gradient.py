@@ -1,0 +1,70 @@
+# Claim: to differentiate a network with loops and create a session takes at most a twentieth of the CPU time that
+# the same takes for the network unrolled, at N=1,000: for the recurrent network of W2 and the translation network
+# of W6.
+"""Time until a gradient can run: loops kept against loops written out.
+
+The unrolled networks have 6,000 and 76,000 nodes, their gradients more. ONNX Runtime takes longer than linear time
+to create such a session, so an attempt is ended after ``LIMIT`` seconds of CPU time, which is then a lower bound. At
+a small N the gradients of both forms are run and compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import subprocess
+import sys
+
+import gnmt
+import onnx
+import recurrent
+from gradients import ours
+from meter import HERE, Bench, Case, forward
+from unrolling import unrolled
+
+STEPS, FEW = 1000, 20
+TIMES = 20
+LIMIT = 240  # seconds
+
+
+def main() -> None:
+    bench = Bench("unrolled_gradient")
+    for few in (recurrent.case("loop", FEW, width=32), gnmt.case("additive", FEW, width=32)):
+        flat = dataclasses.replace(few, model=unrolled(few.model))
+        systems = [forward(few), ours(few, "loops", plan="taped"), ours(flat, "unrolled")]
+        bench.measure(few, systems, rounds=1, at_most=2)
+    for case in (recurrent.case("loop", STEPS, width=8, inputs=4), gnmt.case("additive", STEPS)):
+        kept, _ = _time(bench, case, "loops", case.model)
+        written, ended = _time(bench, case, "unrolled", unrolled(case.model))
+        least = " (ended: a lower bound)" if ended else ""
+        bench.claim(f"{case.name}: unrolled, times the loops' CPU time{least}", written / kept, at_least=TIMES)
+    bench.finish()
+
+
+def _time(bench: Bench, case: Case, name: str, model: onnx.ModelProto) -> tuple[float, bool]:
+    """CPU seconds of transformation and session creation in a fresh process, and whether the process was ended."""
+    path = case.folder / f"{name}.onnx"
+    onnx.save(model, path)
+    command = [sys.executable, str(HERE / "ready.py"), str(path), str(case.folder / f"{name}.grad.onnx"), *case.wrt]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=_limit)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    stages = {line["stage"]: line for line in map(json.loads, done.stdout.splitlines())}
+    ended = "session" not in stages
+    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    if ended and took < LIMIT - 1:
+        raise RuntimeError(f"{name} on {case.name}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+    total = took - stages["start"]["process_s"] if ended else stages["transform"]["cpu_s"] + stages["session"]["cpu_s"]
+    figures = {f"{stage}_cpu_s": line["cpu_s"] for stage, line in stages.items() if "cpu_s" in line}
+    nodes = {"nodes": len(model.graph.node), "gradient_nodes": stages.get("transform", {}).get("nodes")}
+    bench.report({"case": case.name, "system": name, **nodes, **figures, "total_cpu_s": total, "ended": ended})
+    return total, ended
+
+
+def _limit() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
+
+
+if __name__ == "__main__":
+    main()
