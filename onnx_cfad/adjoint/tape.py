@@ -13,7 +13,7 @@ from onnx_cfad.adjoint.sweep import Sweep
 from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.regions import LoopSite, loop_site
 from onnx_cfad.graph.trips import TripCount
-from onnx_cfad.rewriters.scan_form import loop_to_scan
+from onnx_cfad.rewriters.scan_form import is_read_elsewhere, loop_to_scan
 
 
 class LoopKeeper(Keeper):
@@ -211,11 +211,10 @@ class LoopKeeper(Keeper):
         )
 
     def _can_be_scan(self) -> bool:
-        """Whether the forward loop may become a Scan; not where it stacks floats of its own (see ``extend_loop``)."""
+        """Whether the forward loop may become a Scan, and keep every bit (see ``is_read_elsewhere``)."""
         keeps_shape = all(isinstance(c.entry.type, ir.TensorType) and self.uniform(c.entry) for c in self.site.carries)
-        return (
-            not self.site.is_scan and keeps_shape and not any(carries_derivative(o.element) for o in self.site.outputs)
-        )
+        floats = [o.element for o in self.site.outputs if carries_derivative(o.element)]
+        return not self.site.is_scan and keeps_shape and all(map(is_read_elsewhere, floats))
 
     def _tape(self, value: ir.Value) -> ir.Value:
         if value not in self._read:

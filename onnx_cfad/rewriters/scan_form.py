@@ -38,6 +38,7 @@ def loop_to_scan(site: LoopSite, trips: int, namer: Namer, *, slice_rows: bool =
     sources = [_slice_row(body, row, namer) for row in rows]
     axes = [row.attributes.get_int("axis", 0) for row in rows] + [0]
     body.inputs.append(index)
+    _copy_stacked(body, len(site.carries), namer)
     separate_outputs(body, namer)
     steps = _range_before(node, trips, namer)
     new = ir.Node(
@@ -58,6 +59,35 @@ def loop_to_scan(site: LoopSite, trips: int, namer: Namer, *, slice_rows: bool =
     assert graph is not None
     ir.convenience.replace_nodes_and_values(graph, node, [node], [new], node.outputs, new.outputs)
     return new
+
+
+def is_read_elsewhere(element: ir.Value) -> bool:
+    """Whether a stacked value, or what it is a copy of, has another reader in the body.
+
+    Only then does ONNX Runtime keep a copy in front of a Scan output; without one the operator writes into the
+    unaligned slice of the whole, where vectorised functions round differently.
+    """
+    maker = element.producer()
+    source = maker.inputs[0] if maker is not None and maker.op_type == "Identity" else element
+    graph = element.graph
+    if source is None or graph is None:
+        return False
+    returned = sum(output is source for output in graph.outputs)
+    return len(source.uses()) + returned >= 2
+
+
+def _copy_stacked(body: ir.Graph, carries: int, namer: Namer) -> None:
+    """Copies what is stacked, unless it is a copy already."""
+    for position in range(carries, len(body.outputs)):
+        value = body.outputs[position]
+        maker = value.producer()
+        if maker is not None and maker.op_type == "Identity":
+            continue
+        copy = ir.Node("", "Identity", [value], name=namer.fresh("grad/Identity"))
+        copy.outputs[0].name, copy.outputs[0].type = namer.fresh(f"{value.name}.copy"), value.type
+        copy.outputs[0].shape = value.shape
+        body.append(copy)
+        body.outputs[position] = copy.outputs[0]
 
 
 def _rows(site: LoopSite, trips: int) -> list[ir.Node]:
