@@ -184,7 +184,7 @@ class _Resolver:
                 label(node) if node is not None else f"value '{value.name}'",
                 f"the reverse pass needs '{value.name}' ({value.type}), whose shape or length varies from one "
                 "iteration to the next and which cannot be computed again",
-                "Declare its shape, or move it out of the loop.",
+                _remedy(value),
             )
         return result
 
@@ -320,6 +320,12 @@ def _constant_in(graph: ir.Graph, value: ir.Value, namer: Namer) -> ir.Value:
     copy = ir.Value(name=namer.fresh("const"), type=value.type, shape=value.shape, const_value=value.const_value)
     graph.initializers.add(copy)
     return copy
+
+
+def _remedy(value: ir.Value) -> str:
+    if isinstance(value.type, ir.TensorType):
+        return "Declare its shape, or move it out of the loop."
+    return "Keep the list at one length inside the loop or let it only grow, or cut it off with stop_gradient."
 
 
 def _takes_from_sequence(node: ir.Node) -> bool:

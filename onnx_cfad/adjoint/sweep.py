@@ -60,7 +60,13 @@ class Sweep:
                 self._operator(node, cotangents)
 
     def _site(self, node: ir.Node, cotangents: Cotangents, in_loop: bool) -> None:
-        self.prepared.adjoints[subgraphs_of(node)[0]].reverse(self, node, cotangents, in_loop=in_loop)
+        adjoint = self.prepared.adjoints[subgraphs_of(node)[0]]
+        try:
+            adjoint.reverse(self, node, cotangents, in_loop=in_loop)
+        except UnsupportedOp as error:
+            if error.where.startswith("main"):
+                raise
+            raise UnsupportedOp(self.sites.path_of(node), f"{error.where}: {error.what}", error.remedy) from error
 
     def _operator(self, node: ir.Node, cotangents: Cotangents) -> None:
         cts = tuple(cotangents.take(output) for output in node.outputs)
