@@ -126,8 +126,13 @@ def refuse_missing_rules(graph: ir.Graph, activity: Activity, sites: ControlFlow
         f"no VJP rule for {', '.join(operators)}, and a differentiated value passes through:\n{places}"
         if len(missing) > 1
         else f"no VJP rule for {operators[0]}, and a differentiated value passes through it",
-        f"Register a rule with @onnx_cfad.rules.registry.vjp('{missing[0].op_type}'), or leave the values out of wrt.",
+        f"Register a rule with @onnx_cfad.rules.registry.vjp({_registration(missing[0])}), or leave the values out of wrt.",
     )
+
+
+def _registration(node: ir.Node) -> str:
+    default = node.domain in ("", "ai.onnx")
+    return f"'{node.op_type}'" if default else f"'{node.op_type}', domain='{node.domain}'"
 
 
 def _operator(node: ir.Node) -> str:
