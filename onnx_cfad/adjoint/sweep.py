@@ -126,7 +126,7 @@ def refuse_missing_rules(graph: ir.Graph, activity: Activity, sites: ControlFlow
         f"no VJP rule for {', '.join(operators)}, and a differentiated value passes through:\n{places}"
         if len(missing) > 1
         else f"no VJP rule for {operators[0]}, and a differentiated value passes through it",
-        f"Register a rule with @onnx_cfad.rules.registry.vjp({_registration(missing[0])}), or leave the values out of wrt.",
+        f"Register a rule: @onnx_cfad.rules.registry.vjp({_registration(missing[0])}), or leave the values out of wrt.",
     )
 
 

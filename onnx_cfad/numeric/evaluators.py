@@ -116,7 +116,8 @@ def _shaken(value: Any, rng: np.random.Generator) -> Any:
     array = np.asarray(value)
     if isinstance(value, list) or array.dtype.kind != "f":
         return value
-    return array + 1e-3 * rng.standard_normal(array.shape) * np.where(array == 0, 1, array)
+    size = np.where(np.isfinite(array) & (array != 0), array, 1)
+    return array + 1e-3 * rng.standard_normal(array.shape) * size
 
 
 @dataclasses.dataclass(frozen=True)
