@@ -126,7 +126,69 @@ def refuse_missing_rules(graph: ir.Graph, activity: Activity, sites: ControlFlow
         f"no VJP rule for {', '.join(operators)}, and a differentiated value passes through:\n{places}"
         if len(missing) > 1
         else f"no VJP rule for {operators[0]}, and a differentiated value passes through it",
-        f"Register a rule: @onnx_cfad.rules.registry.vjp({_registration(missing[0])}), or leave the values out of wrt.",
+        f"Register a rule with @onnx_cfad.rules.registry.vjp('{missing[0].op_type}'), or leave the values out of wrt.",
+    )
+
+
+def _operator(self, node: ir.Node, cotangents: Cotangents) -> None:
+        cts = tuple(cotangents.take(output) for output in node.outputs)
+        rule = rule_for(node)
+        if not isinstance(rule, Rule):
+            return  # nondifferentiable; operators without an entry were refused before the sweep
+        try:
+            self._apply(rule, node, cts, cotangents)
+        except CfadError as error:
+            where = self.sites.path_of(node)
+            raise type(error)(
+                where, f"{error.where}: {error.what}" if error.where else error.what, error.remedy
+            ) from error
+
+    def _apply(self, rule: Rule, node: ir.Node, cts: tuple[Expr | None, ...], cotangents: Cotangents) -> None:
+        builder = cotangents.builder
+        single = len(node.outputs) == 1
+        ys = tuple(builder.expr(output) for output in node.outputs)
+        xs = [builder.optional(value) for value in node.inputs]
+        attributes = attributes_of(node, rule.attributes, builder.opset)
+        results = rule.function(cts[0] if single else cts, ys[0] if single else ys, *xs, **attributes)
+        results = results if isinstance(results, (tuple, list)) else (results,)
+        for x, given in zip(xs, results, strict=False):
+            if x is None or not self.activity.is_active(x.value):
+                continue
+            result: Any = given() if callable(given) else given
+            if result is not None:
+                cotangents.add(x.value, self._fitted(rule, node, cts[0], x, result))
+
+    def _fitted(self, rule: Rule, node: ir.Node, ct: Expr | None, x: Expr, result: Expr | Update) -> Expr | Update:
+        """A rule's result made safe against a cut-off pole and summed back to the shape of its input."""
+        if isinstance(result, Update):
+            return result
+        pole = (
+            (rule.elementwise or node.op_type in _ROWWISE)
+            and node.op_type not in _LINEAR
+            and node.outputs[0] in self.activity.cuttable
+        )
+        if pole and ct is not None and result.value is not ct.value:
+            result = guarded(ct, result)
+        if rule.broadcasts:
+            result = sum_to(result, node.outputs[0], x)
+        if result.value.shape is None and result.value.producer() is not None and x.is_tensor:
+            result.value.shape = x.value.shape
+        return result
+
+
+def refuse_missing_rules(graph: ir.Graph, activity: Activity, sites: ControlFlowGraph) -> None:
+    """Raises UnsupportedOp that lists every node without a rule that an active value passes through."""
+    missing = [node for node in graph.all_nodes() if _lacks_rule(node, activity)]
+    if not missing:
+        return
+    places = "\n".join(f"  {sites.path_of(node)} ({_operator(node)})" for node in missing)
+    operators = sorted({_operator(node) for node in missing})
+    raise UnsupportedOp(
+        "" if len(missing) > 1 else sites.path_of(missing[0]),
+        f"no VJP rule for {', '.join(operators)}, and a differentiated value passes through:\n{places}"
+        if len(missing) > 1
+        else f"no VJP rule for {operators[0]}, and a differentiated value passes through it",
+        f"Register a rule with @onnx_cfad.rules.registry.vjp('{missing[0].op_type}'), or leave the values out of wrt.",
     )
 
 
