@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx_cfad.errors import ModelError
 from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.regions import ControlFlowGraph, Region
+from onnx_cfad.names import Namer
 from onnx_cfad.options import Options
 from onnx_cfad.scopes import AUTHOR_NAME
 from onnx_cfad.trainable import weights_of
@@ -148,14 +149,25 @@ def _lifted(model: ir.Model, value: ir.Value | None) -> ir.Value | None:
     new = ir.Value(
         name=value.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
     )
-    ir.convenience.replace_all_uses_with(value, new, replace_graph_outputs=True)
     assert graph is not None
+    if value.is_graph_output():
+        _hand_out_copy(graph, value, Namer.of_model(model))
+    ir.convenience.replace_all_uses_with(value, new)
     if node is not None:
         graph.remove(node)
     else:
         del graph.initializers[value.name or ""]
     model.graph.initializers.add(new)
     return new
+
+
+def _hand_out_copy(graph: ir.Graph, value: ir.Value, namer: Namer) -> None:
+    """Puts a copy of ``value`` in its place among the outputs of ``graph``, which may not give a value from outside."""
+    node = ir.Node("", "Identity", [value], name=namer.fresh(f"{value.name}/copy"))
+    copy = node.outputs[0]
+    copy.name, copy.type, copy.shape = namer.fresh(f"{value.name}.copy"), value.type, value.shape
+    graph.append(node)
+    graph.outputs[:] = [copy if output is value else output for output in graph.outputs]
 
 
 def _trainable(model: ir.Model) -> list[ir.Value]:

@@ -39,7 +39,8 @@ def weights_of(graph: ir.Graph) -> Iterator[ir.Value]:
 
 def _is_weight(value: ir.Value) -> bool:
     tensor = isinstance(value.type, ir.TensorType) and value.dtype is not None
-    return tensor and carries_derivative(value) and any(_varies(node, index) for node, index in value.uses())
+    read = value.is_graph_output() or any(_varies(node, index) for node, index in value.uses())
+    return tensor and read and carries_derivative(value)
 
 
 def _is_scalar(value: ir.Value) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -9,7 +11,7 @@ import pytest
 import onnx_cfad as cfad
 from onnx_cfad.errors import ModelError
 from tests.onnx_text import model
-from tests.oracle import run_ort
+from tests.oracle import check_emitted, run_ort
 
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
 m (float[2,3] x, bool deep) => (float[2,4] y, float[2,2,6] z) <float[4] bias = {1, 2, 3, 4}, float[2] fold = {2, 2}> {
@@ -62,6 +64,26 @@ def test_gradients_by_constants_of_branches(deep: bool) -> None:
     np.testing.assert_allclose(found["w_grad"], deep * scaled.T @ (seed * product / 2), rtol=1e-5)
     np.testing.assert_allclose(found["v_grad"], (not deep) * scaled.T @ seed, rtol=1e-5)
     np.testing.assert_allclose(found["bias_grad"], seed.sum(0))
+
+
+@pytest.mark.parametrize("up", [True, False])
+@pytest.mark.parametrize("wrt", [cfad.INITIALIZERS, ["main/if_0/then:a", "main/if_0/else:b"]], ids=["all", "named"])
+def test_constant_that_is_the_result_of_a_branch(wrt: Any, up: bool) -> None:
+    text = """m (bool up) => (float[2] y) {
+        z = If (up) <
+            then_branch = t () => (float[2] a) { a = Constant <value = float[2] {1.0, 2.0}> () },
+            else_branch = e () => (float[2] b) <float[2] b = {3.0, 4.0}> {}
+        >
+        y = Mul (z, z)
+    }"""
+    gradient = cfad.vjp(model(text), wrt=wrt)
+    assert set(gradient.report.wrt) == {"a", "b"}
+    check_emitted(gradient.proto())
+    found = run_ort(gradient.proto(), {"up": np.asarray(up), "y_grad": np.ones(2, np.float32)})
+    np.testing.assert_array_equal(found["a_grad"], [2, 4] if up else [0, 0])
+    np.testing.assert_array_equal(found["b_grad"], [0, 0] if up else [6, 8])
+    validation = cfad.validate(model(text), gradient, {"up": np.asarray(up)})
+    assert validation.holds, str(validation)
 
 
 def test_model_without_weights_is_refused() -> None:
