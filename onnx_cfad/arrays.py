@@ -49,7 +49,7 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
         ModelError: The path is a directory, or cannot be written.
     """
     check_npz_target(path)
-    target = Path(path)
+    target = Path(path).resolve()
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         with zipfile.ZipFile(temporary, "x") as archive:
@@ -72,6 +72,8 @@ def check_npz_target(path: str | os.PathLike[str]) -> None:
     target = Path(path)
     if target.is_dir():
         raise ModelError(str(target), "the output is a directory", "Name a file.")
+    if target.exists() and not target.is_file():
+        raise ModelError(str(target), "the output is not a regular file", "Name a file.")
     if not target.parent.is_dir():
         raise ModelError(str(target), "the folder of the output does not exist", "Make it first.")
 

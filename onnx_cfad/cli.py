@@ -248,7 +248,7 @@ def print_plan(
             model, plan=plan, sites=site or (), segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
         )
     if output is not None:
-        write_text(output, found.to_json() + "\n")
+        write_text(output, found.to_json() + "\n", source=model)
     if as_json:
         typer.echo(found.to_json())
     else:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from onnx_cfad.dimension_names import author_dimension_names
+from onnx_cfad.graph.regions import is_branch, is_loop, subgraphs_of
 from onnx_cfad.names import cotangent_name
 from onnx_cfad.rewriters.prune import PruneDeadValuesPass
 
@@ -25,9 +26,10 @@ def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared) -> N
     """Prunes ``model`` and settles its shapes; the ``primal`` nodes of the main graph stay."""
     PruneDeadValuesPass(primal)(model)
     author = _symbols_of(declared)
+    doubtful = _inside_branches(model.graph)
     for graph in (model.graph, *model.graph.subgraphs()):
         for value in (*graph.inputs, *graph.outputs, *(o for node in graph for o in node.outputs)):
-            value.shape = None if _misleads(value) else _settled(value.shape, author)
+            value.shape = None if value in doubtful or _misleads(value) else _settled(value.shape, author)
             value.metadata_props.pop(_NOTE, None)
     interface = {**{cotangent_name(name): shape for name, shape in declared.items()}, **declared}
     for value in (*model.graph.inputs, *model.graph.outputs):
@@ -35,6 +37,19 @@ def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared) -> N
         if shape is not None:
             value.shape = shape
     author_dimension_names(model)
+
+
+def _inside_branches(graph: ir.Graph) -> set[ir.Value]:
+    """What is made inside branches, except the outputs of loop bodies, whose shape an empty loop needs.
+
+    Exporters write an If over the rank of a value, whose dead branch removes an axis that is not there. A reader that
+    knows the rank from outside would find a contradiction in what is declared there.
+    """
+    nodes = list(graph.all_nodes())
+    branches = [branch for node in nodes if is_branch(node) for branch in subgraphs_of(node)]
+    made = {output for branch in branches for node in branch.all_nodes() for output in node.outputs}
+    bodies = [body for node in nodes if is_loop(node) for body in subgraphs_of(node)]
+    return made.difference(output for body in bodies for output in body.outputs)
 
 
 def _misleads(value: ir.Value) -> bool:

@@ -62,6 +62,9 @@ def with_plan(
     Raises:
         PlanError: The plan is no such word and no readable file, or the memory is no number.
     """
+    for name, number, most in (("segment", segment, 10**12), ("levels", levels, 8), ("trips", trips, 10**12)):
+        if number is not None and not 0 <= number <= most:
+            raise PlanError(f"{name} {number}", f"expected a number from 0 to {most:,}")
     named = isinstance(plan, str) and plan in PLANS
     changes = {
         "plan": plan if named else "auto",

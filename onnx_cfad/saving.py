@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import secrets
+import shutil
 from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
@@ -80,14 +81,14 @@ def fingerprint(model: ir.Model) -> str:
     return hashlib.sha256(_serialize(model)).hexdigest()
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes ``text`` to ``path``, whole or not at all.
+def write_text(path: str | os.PathLike[str], text: str, *, source: str | os.PathLike[str] | None = None) -> None:
+    """Writes ``text`` to ``path``, whole or not at all, and never over the file ``source``.
 
     Raises:
         ModelError: It cannot be written there.
     """
     target = Path(path)
-    _check_target(target, None)
+    _check_target(target, source)
     try:
         with _replacing(target) as file:
             file.write(text.encode())
@@ -98,6 +99,10 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def _check_target(target: Path, source: str | os.PathLike[str] | None) -> None:
     if target.is_dir():
         raise ModelError(str(target), "the output is a directory", "Name a file.")
+    if target.exists() and not target.is_file():
+        raise ModelError(
+            str(target), "the output is not a regular file", "Name a file; it is written beside and renamed."
+        )
     if not target.parent.is_dir():
         raise ModelError(str(target), "the folder of the output does not exist", "Make it first.")
     if source is not None and target.exists() and Path(source).exists() and target.samefile(source):
@@ -142,10 +147,13 @@ def _serialize(model: ir.Model) -> bytes:
 @contextlib.contextmanager
 def _replacing(target: Path) -> Generator[BinaryIO]:
     """A new file in the folder of ``target`` that takes its place when all went well, and else is removed."""
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    target = target.resolve()  # a link stays, and what it leads to is replaced
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as file:
             yield file
+        if target.exists():
+            shutil.copymode(target, temporary)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)

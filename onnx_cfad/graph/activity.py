@@ -53,7 +53,7 @@ def find_activity(
 
     Cost is linear in the number of nodes times the passes that loop carries need (at most the number of carries).
     """
-    varied = {value for value in wrt if carries_derivative(value)}
+    varied = {value for value in wrt if carries_derivative(value) and value not in stopped}
     _Forward(varied, passes, stopped).graph(graph)
     useful = set(seeded)
     _Backward(useful, passes).graph(graph)

@@ -62,7 +62,7 @@ class ConstantFolder:
         inputs = [self.of(value) for value in node.inputs]
         if any(array is None and value is not None for array, value in zip(inputs, node.inputs, strict=True)):
             return
-        if node.op_type == "ConstantOfShape" and inputs[0] is not None and np.prod(inputs[0]) > _LIMIT:
+        if _result_size(node.op_type, inputs) > _LIMIT:
             return
         for output, array in zip(node.outputs, self._evaluate(node, inputs), strict=False):
             if array.size <= _LIMIT:
@@ -80,5 +80,21 @@ class ConstantFolder:
         try:
             session = onnx.reference.ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=self._opsets))
             return [np.asarray(x) for x in session.run(None, feeds)]
-        except (ValueError, TypeError, IndexError, NotImplementedError, RuntimeError):
+        except (ValueError, TypeError, IndexError, NotImplementedError, RuntimeError, MemoryError, OverflowError):
             return []  # not computable ahead (a Tile of 2**60, say): the run time will do it
+
+
+_GROWING = frozenset(("Tile", "Pad", "EyeLike", "OneHot", "Resize", "ScatterND", "ScatterElements", "CenterCropPad"))
+
+
+def _result_size(op_type: str, inputs: Sequence[np.ndarray | None]) -> float:
+    """How many elements an operator would make at most, before it is asked to: models are not trusted."""
+    given = [np.asarray(array, dtype=np.float64) for array in inputs if array is not None]
+    if op_type == "Range" and len(given) == 3:
+        start, limit, delta = (float(array.reshape(-1)[0]) for array in given)
+        return np.inf if delta == 0 else (limit - start) / delta
+    if op_type == "ConstantOfShape" and given:
+        return float(np.prod(given[0]))
+    if op_type == "Expand" and len(given) == 2:
+        return float(np.prod(given[1]) * max(given[0].size, 1))
+    return np.inf if op_type in _GROWING else 0

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from onnx_cfad.adjoint.base import Adjoint
 from onnx_cfad.adjoint.checkpointed import Checkpointed
@@ -73,12 +74,20 @@ def plan_from_json(text: str) -> dict[str, Adjoint]:
         PlanError: The text is not a plan.
     """
     try:
-        sites = json.loads(text)["sites"]
-        return {path: adjoint_from(str(entry["adjoint"])) for path, entry in sites.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _adjoints(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PlanError(
             "plan", f"expected the JSON that `onnx-cfad plan` writes, found something else ({error})", "Write it anew."
         ) from error
+
+
+def _adjoints(plan: Any) -> dict[str, Adjoint]:
+    if plan["version"] != 1 or isinstance(plan["version"], bool):
+        raise ValueError(f"version {plan['version']}, not 1")
+    unknown = sorted({key for entry in plan["sites"].values() for key in entry} - {"adjoint", "bytes", "reason"})
+    if unknown:
+        raise ValueError(f"a key '{unknown[0]}'; settings belong to the adjoint, as in checkpointed(segment=25)")
+    return {path: adjoint_from(str(entry["adjoint"])) for path, entry in plan["sites"].items()}
 
 
 def written(adjoint: Adjoint) -> str:

@@ -1,0 +1,70 @@
+"""What is written never replaces what it must not: devices, pipes, the model itself; links and modes stay."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+import onnx_cfad as cfad
+from onnx_cfad.cli import app
+
+MODEL = pathlib.Path(__file__).parents[1] / "models" / "heat.onnx"
+
+
+@pytest.mark.parametrize("command", ["transform", "plan"])
+def test_pipes_are_refused(command: str, tmp_path: pathlib.Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    result = CliRunner().invoke(app, [command, str(MODEL), "-o", str(pipe)])
+    assert result.exit_code == 2
+    assert "not a regular file" in result.output
+    assert pipe.is_fifo()
+
+
+def test_plan_never_overwrites_the_model(tmp_path: pathlib.Path) -> None:
+    model = tmp_path / "model.onnx"
+    shutil.copy(MODEL, model)
+    result = CliRunner().invoke(app, ["plan", str(model), "-o", str(model)])
+    assert result.exit_code == 2
+    assert model.read_bytes() == MODEL.read_bytes()
+
+
+def test_links_and_modes_stay(tmp_path: pathlib.Path) -> None:
+    target, link = tmp_path / "target.onnx", tmp_path / "link.onnx"
+    target.write_bytes(b"old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    cfad.vjp(MODEL).save(link)
+    assert link.is_symlink()
+    assert target.read_bytes() != b"old"
+    assert target.stat().st_mode & 0o777 == 0o600
+
+
+def test_stopped_inputs_have_no_gradient() -> None:
+    stopped = cfad.vjp(MODEL, wrt=["u", "source"], stop_gradient=["u"])
+    assert any("'u'" in warning for warning in stopped.report.warnings)
+
+
+@pytest.mark.parametrize("trips", [2**63 - 1, -1])
+def test_numbers_out_of_reach_are_refused(trips: int) -> None:
+    with pytest.raises(cfad.PlanError, match="expected a number from 0 to"):
+        cfad.plan(MODEL, trips=trips)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"version": 2, "sites": {}}',
+        '{"version": 1, "sites": {"main/Loop": {"adjoint": "checkpointed", "segment": 5}}}',
+        "[" * 100_000,
+    ],
+)
+def test_plans_that_would_be_misread_are_refused(text: str, tmp_path: pathlib.Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(text)
+    with pytest.raises(cfad.PlanError):
+        cfad.vjp(MODEL, plan=plan)
