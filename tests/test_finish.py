@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 
 import onnx_cfad as cfad
 from tests.onnx_text import model
-from tests.oracle import check_emitted
+from tests.oracle import check_emitted, run_ort
 
 GRID = """g (float[4,6] x) => (float[4,6] y)
 <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[1] second = {1}> {
@@ -30,6 +31,25 @@ def test_column_and_row_of_integers_are_no_shapes() -> None:
     check_emitted(emitted)
     again = cfad.vjp(emitted, wrt=["y_grad"], outputs=["x_grad"]).proto()
     check_emitted(again)
+
+
+RANKS = """g (float[N,3] x, bool batched) => (float[K,L,M] y) <int64[1] first = {0}> {
+    alone = Not (batched)
+    whole = If (alone) <
+        then_branch = up () => (u) { u = Unsqueeze (x, first) },
+        else_branch = same () => (s) { s = Identity (x) }
+    >
+    y = Transpose <perm = [1, 0, 2]> (whole)
+}"""
+
+
+def test_dead_branch_of_another_rank_is_no_contradiction() -> None:
+    """As exporters write it: the branch that keeps the rank cannot run, since what follows wants three axes."""
+    emitted = cfad.vjp(model(RANKS), wrt=["x"]).proto()
+    check_emitted(emitted)
+    x = np.asarray([[1, 2, 3]], np.float32)
+    found = run_ort(emitted, {"x": x, "batched": np.asarray(False), "y_grad": x[None]})
+    np.testing.assert_array_equal(found["x_grad"], x)
 
 
 def test_shapes_of_floating_point_values_are_declared() -> None:
