@@ -10,7 +10,7 @@ claims:
     bench.finish()
 
 The processes of one case take turns (forward, gradient, forward, ...), so that a machine whose speed changes favours
-none; of each figure the best of all rounds counts.
+none; of each time the least of all rounds counts, of each growth of memory the most.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Measured:
     """The figures of one system on one case.
 
     Attributes:
-        figures: As measured_run prints them, the best of all rounds.
+        figures: As measured_run prints them: the least times and the most memory of all rounds.
         outputs: The file of its outputs.
         forward: The figures of the forward run of the same case.
     """
@@ -161,7 +161,7 @@ class Bench:
         for _ in range(rounds):
             for system in present:
                 measured = _run(case, system, at_most, seconds)
-                best[system.name] = _better(best.get(system.name), measured)
+                best[system.name] = _merged(best.get(system.name), measured)
         reference = reference or (present[1].name if len(present) > 1 else present[0].name)
         for system in systems:
             if system.absent is not None:
@@ -228,15 +228,17 @@ def _run(case: Case, system: System, at_most: int, seconds: float) -> Measured:
     return Measured({**figures, **{k: v for k, v in system.about.items() if k.endswith("_s")}}, outputs)
 
 
-_LOWER_IS_BETTER = ("cpu_s", "wall_s", "first_cpu_s", "create_s", "create_cpu_s", "growth_first", "growth_second")
+_TIMES = ("cpu_s", "wall_s", "first_cpu_s", "create_s", "create_cpu_s")
+_GROWTHS = ("growth_first", "growth_second")
 
 
-def _better(one: Measured | None, other: Measured) -> Measured:
-    """The lower of each figure."""
+def _merged(one: Measured | None, other: Measured) -> Measured:
+    """The least of each time and the most of each growth."""
     if one is None:
         return other
-    lower = {key: min(one.figures[key], other.figures[key]) for key in _LOWER_IS_BETTER if key in other.figures}
-    return Measured({**other.figures, **lower}, other.outputs)
+    times = {key: min(one.figures[key], other.figures[key]) for key in _TIMES if key in other.figures}
+    growths = {key: max(one.figures[key], other.figures[key]) for key in _GROWTHS}
+    return Measured({**other.figures, **times, **growths}, other.outputs)
 
 
 def _error(path: Path, reference: Path, wrt: Sequence[str]) -> float:
