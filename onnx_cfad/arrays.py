@@ -63,11 +63,11 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def check_npz_target(path: str | os.PathLike[str]) -> None:
-    """Refuses a place that arrays cannot be written to.
+def check_npz_target(path: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> None:
+    """Refuses a place that arrays cannot be written to, and the files that are read, the ``sources``.
 
     Raises:
-        ModelError: The path is a directory, or lies in a folder that does not exist.
+        ModelError: The path is a directory or one of the sources, or lies in a folder that does not exist.
     """
     target = Path(path)
     if target.is_dir():
@@ -76,6 +76,8 @@ def check_npz_target(path: str | os.PathLike[str]) -> None:
         raise ModelError(str(target), "the output is not a regular file", "Name a file.")
     if not target.parent.is_dir():
         raise ModelError(str(target), "the folder of the output does not exist", "Make it first.")
+    if target.exists() and any(Path(source).exists() and target.samefile(source) for source in sources):
+        raise ModelError(str(target), "the output is an input file", "Name another file; inputs are never changed.")
 
 
 def _flat(arrays: Mapping[str, Any]) -> dict[str, Array]:

@@ -24,7 +24,7 @@ def run_file(
         ModelError: The model or the arrays are unusable or do not fit, or the output cannot be written.
         TargetError: ONNX Runtime refuses the model or cannot run it.
     """
-    check_npz_target(output)
+    check_npz_target(output, model, inputs)
     feeds = read_npz(inputs)
     results = Session(model).run(feeds)
     write_npz(output, results)

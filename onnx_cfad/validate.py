@@ -222,5 +222,7 @@ def _moved(value: Any, rng: np.random.Generator) -> Any:
     array = np.asarray(value)
     if isinstance(value, list) or array.dtype.kind != "f" or array.size == 0:
         return value
-    size = float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) or 1.0
-    return np.asarray(array + _MOVE * size * rng.standard_normal(array.shape)).astype(array.dtype)
+    finite = np.isfinite(array)  # an infinite number cannot be moved
+    size = float(np.sqrt(np.mean(np.square(array, dtype=np.float64), where=finite))) if finite.any() else 0.0
+    moves = _MOVE * (size or 1.0) * rng.standard_normal(array.shape)
+    return np.asarray(array + np.where(finite, moves, 0.0)).astype(array.dtype)

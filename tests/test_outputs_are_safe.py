@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -31,6 +32,18 @@ def test_plan_never_overwrites_the_model(tmp_path: pathlib.Path) -> None:
     result = CliRunner().invoke(app, ["plan", str(model), "-o", str(model)])
     assert result.exit_code == 2
     assert model.read_bytes() == MODEL.read_bytes()
+
+
+@pytest.mark.parametrize("overwritten", ["model.onnx", "inputs.npz"])
+def test_run_never_overwrites_what_it_reads(overwritten: str, tmp_path: pathlib.Path) -> None:
+    shutil.copy(MODEL, tmp_path / "model.onnx")
+    np.savez(tmp_path / "inputs.npz", u=np.zeros(1))
+    before = (tmp_path / overwritten).read_bytes()
+    arguments = [tmp_path / "model.onnx", "--inputs", tmp_path / "inputs.npz", "-o", tmp_path / overwritten]
+    result = CliRunner().invoke(app, ["run", *map(str, arguments)])
+    assert result.exit_code == 2
+    assert "the output is an input file" in result.output
+    assert (tmp_path / overwritten).read_bytes() == before
 
 
 def test_links_and_modes_stay(tmp_path: pathlib.Path) -> None:

@@ -257,6 +257,14 @@ def test_nothing_is_told_where_the_primal_has_no_value() -> None:
     assert row.unresolved == 4  # the random directions, and the division by zero
 
 
+@pytest.mark.parametrize("x", [[np.nan, np.nan], [-1.0, -2.0], [np.inf, np.inf]], ids=["nan", "pole", "infinite"])
+def test_nothing_is_checked_where_no_output_is_finite(x: list[float]) -> None:
+    text = "<ir_version: 8, opset_import: ['' : 18]> g (float[2] x) => (float[2] y) { y = Log (x) }".replace("'", '"')
+    validation = cfad.validate(onnx.parser.parse_model(text), feeds={"x": np.array(x, np.float32)})
+    assert verdicts(validation) == {"x": Outcome.UNCHECKED}
+    assert validation.conclusion == "0 of 1 gradients hold, 1 not checked"
+
+
 def test_zero_on_both_sides_is_named() -> None:
     example = CORPUS["loops"]["loop_zero_trips"]("float")
     found = cfad.validate(example.model, feeds=example.feeds)

@@ -91,6 +91,12 @@ class PrimalScalar:
         """Whether the primal has a value at the point: none of its outputs is not a number."""
         return not any(np.isnan(output).any() for output in self._base.values())
 
+    @property
+    def blind(self) -> bool:
+        """Whether there are outputs, but none is finite where its cotangent is not 0: the sum cannot move."""
+        seen = [np.isfinite(self._base[name]) & (ct != 0) for name, ct in self._cotangents.items() if ct.size]
+        return bool(seen) and not any(places.any() for places in seen)
+
     def __call__(self, changed: Mapping[str, Array]) -> Sample:
         """The function where some inputs are ``changed``; not a number where the primal cannot be evaluated."""
         try:
@@ -222,6 +228,8 @@ class _Varied:
         finite = np.isfinite(wide)  # an infinite number, such as a masked score, cannot be moved
         direction = np.where(finite, direction, 0.0)
         moving = direction != 0
+        if self.function.blind or not moving.any():
+            return Comparison(math.nan, math.nan, 0.0, self.accuracy.rtol, Outcome.UNCHECKED)
         with np.errstate(all="ignore"):
             claimed = float(np.sum(slope[moving] * direction[moving]))
             place, size = _norm(wide[finite]) / root, _norm(slope[moving | np.isfinite(slope)])
