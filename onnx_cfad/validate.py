@@ -143,7 +143,8 @@ def _cotangent(output: Array, interface: Interface, rng: np.random.Generator) ->
     """A random seed, 0 where the output is infinite and cannot be compared; or the 1 of a loss."""
     values = rng.standard_normal(output.shape) if interface.seeded else np.ones(output.shape)
     comparable = np.isfinite(output.astype(np.float64)) | (not interface.seeded)
-    return np.asarray(np.where(comparable, values, 0.0)).astype(output.dtype)
+    kept = comparable if comparable.any() else np.ones_like(comparable)  # nothing to compare here, but perhaps nearby
+    return np.asarray(np.where(kept, values, 0.0)).astype(output.dtype)
 
 
 def _wanted(interface: Interface, wrt: Wrt) -> list[str]:

@@ -93,9 +93,9 @@ class PrimalScalar:
 
     @property
     def blind(self) -> bool:
-        """Whether there are outputs, but none is finite where its cotangent is not 0: the sum cannot move."""
-        seen = [np.isfinite(self._base[name]) & (ct != 0) for name, ct in self._cotangents.items() if ct.size]
-        return bool(seen) and not any(places.any() for places in seen)
+        """Whether there are outputs, but no element of them is finite: the sum cannot be told."""
+        outputs = [output for output in self._base.values() if output.size]
+        return bool(outputs) and not any(np.isfinite(output).any() for output in outputs)
 
     def __call__(self, changed: Mapping[str, Array]) -> Sample:
         """The function where some inputs are ``changed``; not a number where the primal cannot be evaluated."""
