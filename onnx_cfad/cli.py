@@ -239,16 +239,18 @@ def print_plan(
 ) -> None:
     """Show how each loop and branch of MODEL would be run backwards, the tape it would take, and why."""
     from onnx_cfad.api import plan as plan_of  # noqa: PLC0415
+    from onnx_cfad.model import load  # noqa: PLC0415
     from onnx_cfad.report.tables import plan_table  # noqa: PLC0415
     from onnx_cfad.report.terminal import show, working  # noqa: PLC0415
     from onnx_cfad.saving import write_text  # noqa: PLC0415
+    from onnx_cfad.weights import files  # noqa: PLC0415
 
     with working(f"planning {model}", quiet=as_json):
         found = plan_of(
             model, plan=plan, sites=site or (), segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
         )
     if output is not None:
-        write_text(output, found.to_json() + "\n", source=model)
+        write_text(output, found.to_json() + "\n", sources=[model, *files(load(model))])
     if as_json:
         typer.echo(found.to_json())
     else:

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from onnx_cfad.arrays import check_npz_target, read_npz, write_npz
+from onnx_cfad.model import load
 from onnx_cfad.ports import describe
 from onnx_cfad.runtime import Session
+from onnx_cfad.weights import files
 
 
 def run_file(
@@ -24,7 +26,7 @@ def run_file(
         ModelError: The model or the arrays are unusable or do not fit, or the output cannot be written.
         TargetError: ONNX Runtime refuses the model or cannot run it.
     """
-    check_npz_target(output, model, inputs)
+    check_npz_target(output, model, inputs, *files(load(model)))
     feeds = read_npz(inputs)
     results = Session(model).run(feeds)
     write_npz(output, results)

@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -41,10 +41,10 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, source: str | os.Path
         source: The file that the model was made from, which is never overwritten.
 
     Raises:
-        ModelError: ``path`` is a directory, is ``source``, or cannot be written.
+        ModelError: ``path`` is a directory, is ``source`` or a file that holds weights, or cannot be written.
     """
     target = Path(path)
-    _check_target(target, source)
+    _check_target(target, *([] if source is None else [source]), *weights.files(model))
     folder = target.parent
     moved = _to_move(model, folder)
     try:
@@ -81,14 +81,14 @@ def fingerprint(model: ir.Model) -> str:
     return hashlib.sha256(_serialize(model)).hexdigest()
 
 
-def write_text(path: str | os.PathLike[str], text: str, *, source: str | os.PathLike[str] | None = None) -> None:
-    """Writes ``text`` to ``path``, whole or not at all, and never over the file ``source``.
+def write_text(path: str | os.PathLike[str], text: str, *, sources: Sequence[str | os.PathLike[str]] = ()) -> None:
+    """Writes ``text`` to ``path``, whole or not at all, and never over one of the files ``sources``.
 
     Raises:
         ModelError: It cannot be written there.
     """
     target = Path(path)
-    _check_target(target, source)
+    _check_target(target, *sources)
     try:
         with _replacing(target) as file:
             file.write(text.encode())
@@ -96,7 +96,7 @@ def write_text(path: str | os.PathLike[str], text: str, *, source: str | os.Path
         raise ModelError(str(target), f"cannot be written: {error.strerror}") from error
 
 
-def _check_target(target: Path, source: str | os.PathLike[str] | None) -> None:
+def _check_target(target: Path, *sources: str | os.PathLike[str]) -> None:
     if target.is_dir():
         raise ModelError(str(target), "the output is a directory", "Name a file.")
     if target.exists() and not target.is_file():
@@ -105,8 +105,10 @@ def _check_target(target: Path, source: str | os.PathLike[str] | None) -> None:
         )
     if not target.parent.is_dir():
         raise ModelError(str(target), "the folder of the output does not exist", "Make it first.")
-    if source is not None and target.exists() and Path(source).exists() and target.samefile(source):
-        raise ModelError(str(target), "the output is the input file", "Name another file; the input is never changed.")
+    for source in map(Path, sources):
+        if target.exists() and source.exists() and target.samefile(source):
+            what = "the output is the input file, or one that holds its weights"
+            raise ModelError(str(target), what, "Name another file; the input is never changed.")
 
 
 def _is_in_memory(tensor: ir.TensorProtocol) -> bool:

@@ -116,6 +116,11 @@ def _check_extent(tensor: ir.ExternalTensor, size: int) -> None:
         )
 
 
+def files(model: ir.Model) -> list[Path]:
+    """The files that hold external data of ``model``, each once."""
+    return list(dict.fromkeys(Path(tensor.path) for _, tensor in external_slots(model)))
+
+
 def lies_in(tensor: ir.TensorProtocol, folder: Path) -> bool:
     """Whether a tensor is external data in ``folder``."""
     if not isinstance(tensor, ir.ExternalTensor):

@@ -7,6 +7,7 @@ import pathlib
 import shutil
 
 import numpy as np
+import onnx
 import pytest
 from typer.testing import CliRunner
 
@@ -32,6 +33,20 @@ def test_plan_never_overwrites_the_model(tmp_path: pathlib.Path) -> None:
     result = CliRunner().invoke(app, ["plan", str(model), "-o", str(model)])
     assert result.exit_code == 2
     assert model.read_bytes() == MODEL.read_bytes()
+
+
+@pytest.mark.parametrize("command", ["transform", "plan", "run"])
+def test_files_of_weights_are_never_overwritten(command: str, tmp_path: pathlib.Path) -> None:
+    model, weights = tmp_path / "model.onnx", tmp_path / "weights.bin"
+    exported = onnx.load(MODEL.with_name("gnmt_v2.onnx"))
+    onnx.save(exported, model, save_as_external_data=True, location=weights.name, size_threshold=100)
+    np.savez(tmp_path / "inputs.npz", x=np.zeros(1))
+    before = weights.read_bytes()
+    inputs = ["--inputs", str(tmp_path / "inputs.npz")] if command == "run" else []
+    result = CliRunner().invoke(app, [command, str(model), *inputs, "-o", str(weights)])
+    assert result.exit_code == 2
+    assert "the output is" in result.output
+    assert weights.read_bytes() == before
 
 
 @pytest.mark.parametrize("overwritten", ["model.onnx", "inputs.npz"])
