@@ -47,7 +47,8 @@ def _inside_branches(graph: ir.Graph) -> set[ir.Value]:
     """
     nodes = list(graph.all_nodes())
     branches = [branch for node in nodes if is_branch(node) for branch in subgraphs_of(node)]
-    made = {output for branch in branches for node in branch.all_nodes() for output in node.outputs}
+    plain = [branch for branch in branches if not any(is_loop(node) for node in branch.all_nodes())]
+    made = {output for branch in plain for node in branch.all_nodes() for output in node.outputs}
     bodies = [body for node in nodes if is_loop(node) for body in subgraphs_of(node)]
     return made.difference(output for body in bodies for output in body.outputs)
 

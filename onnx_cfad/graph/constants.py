@@ -84,17 +84,19 @@ class ConstantFolder:
             return []  # not computable ahead (a Tile of 2**60, say): the run time will do it
 
 
-_GROWING = frozenset(("Tile", "Pad", "EyeLike", "OneHot", "Resize", "ScatterND", "ScatterElements", "CenterCropPad"))
+_UNBOUNDED = frozenset(("Resize", "CenterCropPad"))
 
 
 def _result_size(op_type: str, inputs: Sequence[np.ndarray | None]) -> float:
     """How many elements an operator would make at most, before it is asked to: models are not trusted."""
-    given = [np.asarray(array, dtype=np.float64) for array in inputs if array is not None]
+    given = [array for array in inputs if array is not None]
     if op_type == "Range" and len(given) == 3:
         start, limit, delta = (float(array.reshape(-1)[0]) for array in given)
         return np.inf if delta == 0 else (limit - start) / delta
     if op_type == "ConstantOfShape" and given:
-        return float(np.prod(given[0]))
-    if op_type == "Expand" and len(given) == 2:
-        return float(np.prod(given[1]) * max(given[0].size, 1))
-    return np.inf if op_type in _GROWING else 0
+        return float(np.prod(given[0].astype(np.float64)))
+    if op_type in {"Expand", "Tile", "OneHot"} and len(given) >= 2:
+        return float(np.prod(given[1].astype(np.float64)) * max(given[0].size, 1))
+    if op_type == "Pad" and len(given) >= 2:
+        return float(np.prod(np.sum(np.abs(given[1].astype(np.float64))) + given[0].shape))
+    return np.inf if op_type in _UNBOUNDED else 0
