@@ -43,7 +43,10 @@ def _ten_thousand(bench: Bench, form: recurrent.Form) -> None:
     measured = bench.measure(case, systems, at_most=4, seconds=3.0)
     taped, checkpointed = measured["taped"], measured["checkpointed"]
     bench.claim(f"{case.name}: MiB beyond inputs and outputs", checkpointed.beyond / MIB, at_most=16)
-    bench.claim(f"{case.name}: time, times that of the full tape", checkpointed.cpu_s / taped.cpu_s, at_most=1.15)
+    first = checkpointed.figures["first_cpu_s"] / taped.figures["first_cpu_s"]
+    bench.claim(f"{case.name}: time of a first run, times that of the full tape", first, at_most=1.15)
+    again = checkpointed.cpu_s / taped.cpu_s
+    bench.claim(f"{case.name}: time of later runs, times that of the full tape", again, at_most=1.15)
 
 
 def _hundred_thousand(bench: Bench, form: recurrent.Form) -> None:
