@@ -25,6 +25,7 @@ def vjp(
     wrt: Wrt = None,
     outputs: Names = None,
     stop_gradient: Sequence[str] = (),
+    straight_through: Sequence[str] = (),
     plan: AnyPlan = "auto",
     sites: Sequence[str] = (),
     segment: int | None = None,
@@ -48,6 +49,8 @@ def vjp(
             floating-point graph input.
         outputs: Names of the outputs to differentiate; default: every floating-point one.
         stop_gradient: Names of values that count as constants.
+        straight_through: Operators (``Round``, ``QuantizeLinear``...) whose straight-through estimator stands in for
+            their derivative, which is 0.
         plan: How loops are run backwards: ``auto``, ``taped``, ``checkpointed``, ``unrolled``, a ``Plan``, or the path
             of one written as JSON.
         sites: The same for single sites: ``path=adjoint``, such as ``main/loop=checkpointed(segment=25)``.
@@ -68,8 +71,9 @@ def vjp(
     """
     options = Options.of(wrt, outputs, None, stop_gradient)
     options = dataclasses.replace(
-        options, clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan
-    )
+        options, straight_through=tuple(straight_through),
+        clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
+    )  # fmt: skip
     chosen = with_plan(
         options, plan, sites=sites, segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
     )
@@ -82,6 +86,7 @@ def grad(
     loss: str,
     wrt: Wrt = None,
     stop_gradient: Sequence[str] = (),
+    straight_through: Sequence[str] = (),
     plan: AnyPlan = "auto",
     sites: Sequence[str] = (),
     segment: int | None = None,
@@ -105,8 +110,9 @@ def grad(
         raise ModelError("", "no loss was named", "Give the name of a scalar output as loss.")
     options = Options.of(wrt, None, loss, stop_gradient)
     options = dataclasses.replace(
-        options, clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan
-    )
+        options, straight_through=tuple(straight_through),
+        clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
+    )  # fmt: skip
     chosen = with_plan(
         options, plan, sites=sites, segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
     )

@@ -45,6 +45,12 @@ Loss = Annotated[
 StopGradient = Annotated[
     list[str] | None, typer.Option("--stop-gradient", metavar="NAME", help="Take this value as a constant; may repeat.")
 ]
+StraightThrough = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--straight-through", metavar="OP", help="Pass the cotangent through Round, QuantizeLinear, ...; may repeat."
+    ),
+]
 Plan = Annotated[
     str,
     typer.Option("--plan", metavar="auto|taped|checkpointed|unrolled|FILE", help="How loops are run backwards."),
@@ -158,6 +164,7 @@ def transform(
     outputs: Outputs = None,
     loss: Loss = None,
     stop_gradient: StopGradient = None,
+    straight_through: StraightThrough = None,
     plan: Plan = "auto",
     site: Sites = None,
     segment: Segment = None,
@@ -181,8 +188,9 @@ def transform(
 
     chosen = Options.of(_wrt(wrt, wrt_initializers), outputs, loss, stop_gradient or ())
     chosen = dataclasses.replace(
-        chosen, clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan
-    )
+        chosen, straight_through=tuple(straight_through or ()),
+        clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
+    )  # fmt: skip
     chosen = with_plan(
         chosen, plan, sites=site or (), segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
     )

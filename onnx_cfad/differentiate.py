@@ -20,6 +20,7 @@ from onnx_cfad.errors import ModelError
 from onnx_cfad.finish import declare_shapes, finish
 from onnx_cfad.graph.activity import Activity, find_activity
 from onnx_cfad.graph.regions import ControlFlowGraph, control_flow, is_branch, is_loop, loop_site
+from onnx_cfad.graph.straight_through import mark_straight_through
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import Types, infer_types
 from onnx_cfad.model import fingerprint, normalise, save
@@ -31,6 +32,7 @@ from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
 from onnx_cfad.rewriters.separate_outputs import SeparateOutputsPass
+from onnx_cfad.rules.registry import straight_through_operators
 from onnx_cfad.selection import Selection, reselect, select
 
 
@@ -103,6 +105,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     types = infer_types(model)
     FoldConstantBranchPass(types.constants)(model)
     HoistInvariantsPass()(model)
+    mark_straight_through(model, _known_estimators(options))
     sites = control_flow(model)
     adjoints = choose_adjoints(sites, options)
     trips = _site_reports(sites, adjoints)
@@ -125,6 +128,18 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     names = tuple(v.name or "" for v in selection.wrt), tuple(v.name or "" for v in selection.outputs)
     report = Report(*names, trips, (before, _node_count(model)), tuple(warnings))
     return Gradient(model, adjoints, report)
+
+
+def _known_estimators(options: Options) -> tuple[str, ...]:
+    known = straight_through_operators()
+    unknown = next((name for name in options.straight_through if name not in known), None)
+    if unknown is not None:
+        raise ModelError(
+            f"straight_through '{unknown}'",
+            f"there is no straight-through estimator for this operator; there is one for {', '.join(known)}",
+            "Name one of these.",
+        )
+    return options.straight_through
 
 
 def _activity(model: ir.Model, selection: Selection) -> Activity:

@@ -29,6 +29,7 @@ class Options:
         outputs: Names of the outputs to differentiate; None for every floating-point output.
         loss: Name of a scalar output whose cotangent is fixed to 1, instead of ``outputs`` and seeds.
         stop_gradient: Names of values that count as constants.
+        straight_through: Operators whose straight-through estimator stands in for their derivative.
         plan: "auto", or the one adjoint for all loops: "taped" or "checkpointed".
         plan_text: A plan as JSON; what it does not decide is automatic.
         sites: Decisions for single sites, each ``path=adjoint``.
@@ -48,6 +49,7 @@ class Options:
     outputs: tuple[str, ...] | None = None
     loss: str | None = None
     stop_gradient: tuple[str, ...] = ()
+    straight_through: tuple[str, ...] = ()
     plan: str = "auto"
     plan_text: str | None = None
     sites: tuple[str, ...] = ()

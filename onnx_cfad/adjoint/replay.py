@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnx_cfad.graph.straight_through import keep_mark
 from onnx_cfad.names import Namer
 
 Copies = dict[ir.Graph, ir.Graph]
@@ -29,6 +30,7 @@ def copy_node(node: ir.Node, mapping: dict[ir.Value, ir.Value], namer: Namer, co
     for old, copy in zip(node.outputs, new.outputs, strict=True):
         _like(copy, old, namer)
         mapping[old] = copy
+    keep_mark(new, node)
     return new
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import onnx_ir as ir
 
 from onnx_cfad.graph.regions import LoopSite, branch_site, is_branch, is_loop, loop_site
+from onnx_cfad.graph.straight_through import carries_estimate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +69,8 @@ def find_activity(
 
 def carries_derivative(value: ir.Value) -> bool:
     """Whether the type of ``value`` is floating point (or a sequence or optional of such tensors)."""
+    if carries_estimate(value):
+        return True
     type_ = value.type
     while isinstance(type_, (ir.SequenceType, ir.OptionalType)):
         type_ = type_.elem_type

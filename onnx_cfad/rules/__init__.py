@@ -30,4 +30,5 @@ from onnx_cfad.rules import (
     shape,  # noqa: F401
     signal,  # noqa: F401
     slicing,  # noqa: F401
+    straight_through,  # noqa: F401
 )

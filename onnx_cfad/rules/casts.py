@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.cotangents import sum_to, wide
 from onnx_cfad.adjoint.expr import Expr, concat, op, where
+from onnx_cfad.graph.straight_through import carries_estimate
 from onnx_cfad.rules.outputs import handed_out
 from onnx_cfad.rules.registry import nondifferentiable, vjp
 
@@ -72,16 +73,22 @@ def _share_of_extreme(x: Expr, sign: int) -> Expr:
 @vjp("DequantizeLinear")
 def dequantize_linear(
     ct: Expr, y: Expr, x: Expr, x_scale: Expr, x_zero_point: Expr | None = None, *, axis: int, block_size: int | None
-) -> tuple[None, Callable[[], Expr]]:
+) -> tuple[Callable[[], Expr] | None, Callable[[], Expr]]:
     def by_scale() -> Expr:
-        zero = None if x_zero_point is None else _along(x_zero_point.cast(ct.dtype), x, axis, block_size or 0)
+        zero = None if x_zero_point is None else along_axis(x_zero_point.cast(ct.dtype), x, axis, block_size or 0)
         steps = x.cast(ct.dtype) if zero is None else x.cast(ct.dtype) - zero
-        return _sum_along(ct * steps, y, x_scale, axis, block_size or 0).cast(x_scale.dtype)
+        return sum_along_axis(ct * steps, y, x_scale, axis, block_size or 0).cast(x_scale.dtype)
 
-    return None, by_scale
+    # Only what a straight-through estimator quantised gets a cotangent: integers carry none.
+    by_x = (
+        (lambda: ct * along_axis(x_scale.cast(ct.dtype), x, axis, block_size or 0))
+        if carries_estimate(x.value)
+        else None
+    )
+    return by_x, by_scale
 
 
-def _along(scale: Expr, x: Expr, axis: int, block_size: int) -> Expr:
+def along_axis(scale: Expr, x: Expr, axis: int, block_size: int) -> Expr:
     """``scale`` (one number, one an index of ``axis``, or one a block along it) so that it broadcasts to ``x``."""
     if scale.rank == 0:
         return scale
@@ -105,10 +112,10 @@ def _merged(scale: Expr, axis: int, block_size: int) -> Expr:
     return op.Mul(scale.shape, [block_size if a == axis else 1 for a in range(scale.rank)])
 
 
-def _sum_along(steps: Expr, y: Expr, scale: Expr, axis: int, block_size: int) -> Expr:
+def sum_along_axis(steps: Expr, y: Expr, scale: Expr, axis: int, block_size: int) -> Expr:
     """The sum of ``steps`` (shaped like ``y``) over the elements that share a number of ``scale``."""
     if not block_size:
-        return sum_to(steps, y.value, _along(scale, y, axis, 0)).reshape(scale.shape)
+        return sum_to(steps, y.value, along_axis(scale, y, axis, 0)).reshape(scale.shape)
     axis %= y.rank
     short = op.Sub(op.Gather(_merged(scale, axis, block_size), [axis], axis=0), y.dim(axis))
     whole = op.Pad(wide(steps), concat([scale.builder.constant(np.zeros(1, np.int64)), short]), None, [axis])

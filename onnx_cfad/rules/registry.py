@@ -12,6 +12,7 @@ import onnx.defs
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Expr, Update
+from onnx_cfad.graph.straight_through import is_straight_through
 
 Cotangent = Expr | Update | Callable[[], Any] | None
 RuleFunction = TypeVar("RuleFunction", bound=Callable[..., Any])
@@ -44,6 +45,7 @@ class NoDerivative:
 
 _RULES: dict[tuple[str, str], Rule] = {}
 _NONDIFFERENTIABLE: dict[tuple[str, str], NoDerivative] = {}
+_STRAIGHT_THROUGH: dict[tuple[str, str], Rule] = {}
 
 
 def vjp(
@@ -77,6 +79,36 @@ def vjp(
     return register
 
 
+def straight_through(
+    *op_types: str, domain: str = "", broadcasts: bool = False
+) -> Callable[[RuleFunction], RuleFunction]:
+    """Registers the rule that stands in for an operator's own where ``--straight-through`` names the operator.
+
+    The rule is called like that of ``vjp``. Not a derivative, but what is put in its place (Bengio et al. 2013,
+    https://arxiv.org/abs/1308.3432).
+
+    Raises:
+        ValueError: The operator has one already.
+    """
+
+    def register(function: RuleFunction) -> RuleFunction:
+        parameters = inspect.signature(function).parameters.values()
+        attributes = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        for op_type in op_types:
+            if (domain, op_type) in _STRAIGHT_THROUGH:
+                raise ValueError(f"{domain or 'ai.onnx'}::{op_type} already has a straight-through rule")
+            _STRAIGHT_THROUGH[domain, op_type] = Rule(function, broadcasts, broadcasts, attributes)
+        return function
+
+    return register
+
+
+def straight_through_operators() -> tuple[str, ...]:
+    """The operators that have a straight-through rule, as ``--straight-through`` names them, sorted."""
+    _load()
+    return tuple(sorted(f"{domain}::{name}" if domain else name for domain, name in _STRAIGHT_THROUGH))
+
+
 def nondifferentiable(*op_types: str, reason: str, domain: str = "") -> None:
     """Declares that no derivative passes through operators, and why."""
     for op_type in op_types:
@@ -88,6 +120,8 @@ def rule_for(node: ir.Node) -> Rule | NoDerivative | None:
     """The entry for a node's operator; None where there is none."""
     _load()
     key = (node.domain if node.domain != "ai.onnx" else "", node.op_type)
+    if key in _STRAIGHT_THROUGH and is_straight_through(node):
+        return _STRAIGHT_THROUGH[key]
     return _RULES.get(key) or _NONDIFFERENTIABLE.get(key)
 
 
