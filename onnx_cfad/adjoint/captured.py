@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TypeVar
 
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.contraction import Product, Total, contract, product_of, total, total_of
+from onnx_cfad.adjoint.contraction import Mask, Product, Total, contract, product_of, total, total_of, unmasked
 from onnx_cfad.adjoint.cotangents import Cotangents
-from onnx_cfad.adjoint.expr import Builder, Expr, Update, full
+from onnx_cfad.adjoint.expr import Builder, Expr, Update, full, op
 from onnx_cfad.adjoint.reverse_loop import ReverseLoop
 from onnx_cfad.adjoint.tape import LoopKeeper
 from onnx_cfad.adjoint.zeros import zero_cotangent
 from onnx_cfad.graph.regions import LoopSite
+
+_Part = TypeVar("_Part", Product, Total)
 
 _SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -58,6 +61,7 @@ class CapturedSums:
         found: list[Product | Total] = []
         for contribution in list(contributions):
             product = product_of(contribution) if isinstance(contribution, Expr) else None
+            product = None if product is None else self._masked(product)
             if product is not None and self._stackable(product.left) and self._stackable(product.right):
                 for factor in (product.left, product.right):
                     self._stack(factor)
@@ -69,11 +73,21 @@ class CapturedSums:
         contributions = inner.contributions(value)
         for contribution in list(contributions) if self._may_defer(value) else ():
             found = total_of(contribution) if isinstance(contribution, Expr) else None
+            found = None if found is None else self._masked(found)
             if found is not None and found.operand in self._stacks:
                 contributions.remove(contribution)
                 deferred.append(found)
         state = self._running_sum(inner, value, contributions) if contributions or not deferred else None
         return _Sum(value, state, deferred)
+
+    def _masked(self, part: _Part) -> _Part:
+        """``part`` under a mask that the forward pass can tape, where it is zero in the other iterations."""
+        found = unmasked(part)
+        mask = found.mask
+        if mask is None or mask.predicate.graph is not self.site.body or self.keeper.provides(mask.predicate):
+            return part
+        self.keeper.want_tape(mask.predicate)
+        return found
 
     def _running_sum(self, inner: Cotangents, value: ir.Value, contributions: list[Expr | Update]) -> int:
         del contributions
@@ -124,14 +138,25 @@ class CapturedSums:
         whole = builder.expr(direct)
         return whole.cast(value.dtype) if value.dtype is not None else whole
 
+    def _counted(self, stack: Expr, mask: Mask | None) -> Expr:
+        """The rows of ``stack`` from the iterations that count."""
+        if mask is None:
+            return stack
+        record = stack.builder.expr(self.keeper.tape_of(mask.predicate))
+        rows = op.Compress(stack, record if mask.holds else op.Not(record), axis=0)
+        rows.value.shape = None if stack.value.shape is None else ir.Shape([None, *stack.value.shape.dims[1:]])
+        return rows
+
     def _total(self, builder: Builder, entry: _Sum, finals: list[Expr], stacked: list[Expr]) -> Expr:
         result = finals[entry.state] if entry.state is not None else None
         for part in entry.deferred:
             if isinstance(part, Product):
-                left, right = (self._stacked_form(builder, v, stacked) for v in (part.left, part.right))
+                left, right = (
+                    self._counted(self._stacked_form(builder, v, stacked), part.mask) for v in (part.left, part.right)
+                )
                 term = contract(part, left, right)
             else:
-                term = total(part, stacked[self._stacks[part.operand]])
+                term = total(part, self._counted(stacked[self._stacks[part.operand]], part.mask))
             result = term if result is None else result + term
         assert result is not None
         return result.cast(entry.value.dtype) if result.is_tensor and entry.value.dtype is not None else result

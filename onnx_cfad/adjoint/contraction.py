@@ -7,11 +7,20 @@ a captured matrix, P and Q are stacked and multiplied once after the loop: 2.7 t
 from __future__ import annotations
 
 import dataclasses
+from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Expr, op
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """The iterations that count: those in which ``predicate`` (a boolean scalar) is ``holds``."""
+
+    predicate: ir.Value
+    holds: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +31,13 @@ class Product:
         left: [R, K], or [K, R] when ``columns``.
         right: [R, M], or [M, R] when ``columns``.
         columns: The summed axis R is the last one.
+        mask: The iterations that count; None for all.
     """
 
     left: ir.Value
     right: ir.Value
     columns: bool
+    mask: Mask | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,11 +51,15 @@ class OuterProduct:
 
 @dataclasses.dataclass(frozen=True)
 class Total:
-    """A sum of an iteration over ``axes`` of ``operand``."""
+    """A sum of an iteration over ``axes`` of ``operand``; in the iterations of ``mask`` where there is one."""
 
     operand: ir.Value
     axes: tuple[int, ...]
     keepdims: bool
+    mask: Mask | None = None
+
+
+_Part = TypeVar("_Part", Product, Total)
 
 
 def product_of(contribution: Expr) -> Product | None:
@@ -122,6 +137,36 @@ def total(found: Total, operand: Expr) -> Expr:
         summed = operand.sum([axis + 1 for axis in found.axes], keepdims=True)
         return summed.sum([0])
     return operand.sum([0, *(axis + 1 for axis in found.axes)])
+
+
+def unmasked(part: _Part) -> _Part:
+    """``part`` with a mask instead of operands that are zero in the iterations that do not count."""
+    operands = (part.operand,) if isinstance(part, Total) else (part.left, part.right)
+    found = [_under_mask(operand) for operand in operands]
+    mask = found[0][1]
+    if mask is None or any(other != mask for _, other in found):
+        return part
+    if isinstance(part, Total):
+        return dataclasses.replace(part, operand=found[0][0], mask=mask)
+    return dataclasses.replace(part, left=found[0][0], right=found[1][0], mask=mask)
+
+
+def _under_mask(value: ir.Value) -> tuple[ir.Value, Mask | None]:
+    """What ``value`` is where a scalar predicate lets it be; it is zero elsewhere."""
+    node = value.producer()
+    if node is None or node.op_type != "Where":
+        return value, None
+    predicate, yes, no = node.inputs
+    if predicate is None or yes is None or no is None or predicate.shape is None or predicate.shape.rank():
+        return value, None
+    if _is_zero(no):
+        return yes, Mask(predicate, holds=True)
+    return (no, Mask(predicate, holds=False)) if _is_zero(yes) else (value, None)
+
+
+def _is_zero(value: ir.Value) -> bool:
+    tensor = ir.convenience.get_const_tensor(value)
+    return tensor is not None and tensor.size == 1 and not tensor.numpy().any()
 
 
 def _transposed(value: ir.Value) -> ir.Value | None:

@@ -20,11 +20,16 @@ class Cotangents:
     Args:
         builder: Records the reverse pass.
         held: Values whose cotangents the sweep leaves where they are, for the region's own use.
+        inside: The body of the loop whose reverse pass contracts products with captured values in the end, and the
+            branches in it down to this region; empty where there is no such loop.
     """
 
-    def __init__(self, builder: Builder, held: frozenset[ir.Value] = frozenset()) -> None:
+    def __init__(
+        self, builder: Builder, held: frozenset[ir.Value] = frozenset(), inside: frozenset[ir.Graph] = frozenset()
+    ) -> None:
         self.builder = builder
         self.held = held
+        self.inside = inside
         self._pending: dict[ir.Value, list[Expr | Update]] = {}
 
     def add(self, value: ir.Value, contribution: Expr | Update) -> None:
@@ -38,6 +43,11 @@ class Cotangents:
     def contributions(self, value: ir.Value) -> list[Expr | Update]:
         """The contributions to ``value`` so far, which may be changed."""
         return self._pending.setdefault(value, [])
+
+    def forget_empty(self, value: ir.Value) -> None:
+        """Forgets ``value`` where no contribution is left."""
+        if not self._pending.get(value, True):
+            del self._pending[value]
 
     def __contains__(self, value: ir.Value) -> bool:
         return value in self._pending

@@ -124,13 +124,17 @@ class Builder:
             self._known[key] = result
         return result
 
+    def made(self) -> set[ir.Value]:
+        """The values recorded so far."""
+        return {output for node in self.nodes for output in node.outputs}
+
     def graph(self, inputs: Sequence[ir.Value], outputs: Sequence[Expr], name: str) -> ir.Graph:
         """Closes this scope as a subgraph with ``inputs`` and ``outputs``.
 
         An output must be made by a node of the subgraph, and be returned once only: ONNX Runtime 1.32 gives silent
         zeros for a Scan body that returns its own input, or one value twice. Identity nodes see to that.
         """
-        own = {output for node in self.nodes for output in node.outputs}
+        own = self.made()
         results: list[ir.Value] = []
         for output in outputs:
             value = output.value

@@ -81,7 +81,7 @@ class Reversal:
             self.pass_through(seeds)
             return
         rows = self.rows()
-        inner = Cotangents(self.loop.builder, frozenset(row.slice for row in rows))
+        inner = Cotangents(self.loop.builder, frozenset(row.slice for row in rows), self.stacking())
         carries = self.seed_carries(inner, seeds)
         self.seed_outputs(inner)
         self.sweep.run(self.site.body, inner, in_loop=True)
@@ -114,6 +114,11 @@ class Reversal:
                 result.value.shape = value.shape
             if self.sweep.activity.is_active(value):
                 self.cotangents.add(value, result)
+
+    def stacking(self) -> frozenset[ir.Graph]:
+        """The body, where the reverse pass will be a Scan that can stack factors of products."""
+        scans = all(isinstance(c.entry.type, ir.TensorType) and self.keeper.uniform(c.entry) for c in self.site.carries)
+        return frozenset({self.site.body}) if scans else frozenset()
 
     def pass_through(self, seeds: dict[Carry, Expr | None]) -> None:
         """A loop that never runs hands its carries on and makes nothing else."""

@@ -12,6 +12,7 @@ import dataclasses
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.base import Adjoint
+from onnx_cfad.adjoint.branch_factors import BranchFactors
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder, Expr, zeros_like
 from onnx_cfad.adjoint.extend import extend_branch
@@ -29,16 +30,17 @@ class Routed(Adjoint):
         site = branch_site(node)
         outer = cotangents.builder
         seeds = [cotangents.take(output) for output in node.outputs]
-        inners = [_swept(sweep, branch, seeds, outer, in_loop) for branch in site.branches]
+        inners = [_swept(sweep, branch, seeds, cotangents, in_loop) for branch in site.branches]
+        factors = BranchFactors(site, inners, cotangents)
         pairs = list(zip(inners, site.branches, strict=True))
         read = [v for inner, branch in pairs for v in active_captures(inner, _inside(inner, branch))]
         captured = list(dict.fromkeys(read))
-        if not captured:
+        if not captured and not factors.slots:
             return
         graphs: list[ir.Graph] = []
-        for inner, branch, side in zip(inners, site.branches, ("then", "else"), strict=True):
-            results = [_result(inner, value) for value in captured]
-            graph = inner.builder.graph([], results, f"reverse.{side}")
+        for side, (inner, branch) in enumerate(pairs):
+            results = [*(_result(inner, value) for value in captured), *factors.results(side)]
+            graph = inner.builder.graph([], results, f"reverse.{('then', 'else')[side]}")
             keeper = _BranchKeeper(node, branch, outer, in_loop)
             resolve(graph, branch, keeper, sweep.records, outer.namer)
             graphs.append(graph)
@@ -46,17 +48,19 @@ class Routed(Adjoint):
             "If",
             [outer.expr(site.predicate)],
             {"then_branch": graphs[0], "else_branch": graphs[1]},
-            types=[_cotangent_type(value) for value in captured],
-            outputs=len(captured),
+            types=[_cotangent_type(value) for value in (*captured, *(slot.like for slot in factors.slots))],
+            outputs=len(captured) + len(factors.slots),
         )
-        for value, out in zip(captured, outs, strict=True):
+        for value, out in zip(captured, outs, strict=False):
             out.value.shape = value.shape
             cotangents.add(value, out)
+        factors.contribute(outs[len(captured) :])
 
 
-def _swept(sweep: Sweep, branch: ir.Graph, seeds: list[Expr | None], outer: Builder, in_loop: bool) -> Cotangents:
+def _swept(sweep: Sweep, branch: ir.Graph, seeds: list[Expr | None], around: Cotangents, in_loop: bool) -> Cotangents:
     """The cotangents of what a branch reads, from those of what it returns."""
-    inner = Cotangents(outer.child())
+    inside = around.inside | {branch} if around.inside else around.inside
+    inner = Cotangents(around.builder.child(), inside=inside)
     for result, seed in zip(branch.outputs, seeds, strict=True):
         if seed is not None and sweep.activity.is_active(result):
             inner.add(result, _seed_of(inner.builder, seed, result))

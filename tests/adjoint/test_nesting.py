@@ -7,7 +7,7 @@ import pytest
 from tests.adjoint.agreement import assert_float32_follows, assert_levels_agree, assert_matches_differences, parameters
 from tests.corpus import Maker
 
-GROUPS = ("nests", "branch_nests")
+GROUPS = ("nests", "branch_nests", "branch_weights")
 
 
 @pytest.mark.parametrize("maker", parameters(*GROUPS))

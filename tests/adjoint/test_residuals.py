@@ -183,3 +183,14 @@ def test_gradient_of_stop_in_body_is_cut() -> None:
     found = run(model, feeds, "ORT_ENABLE_ALL")
     np.testing.assert_array_equal(found["x_grad"], [0.0, 0.0])
     np.testing.assert_array_equal(found["w_grad"], [2.0, -1.0])
+
+
+def test_branch_in_a_loop_hands_out_factors_of_weight_gradients() -> None:
+    """No matrix is summed in the loop: each is one product of stacked factors behind it."""
+    model = differentiated(all_makers()["if_in_loop_weights"]())
+    loop = [node for node in model.graph if node.op_type == "Scan"][-1]
+    body = loop.attributes["body"].as_graph()
+    reversed_if = next(node for node in body if node.op_type == "If")
+    assert len(reversed_if.outputs) == 2  # the cotangent of the carry, and the one factor both branches share
+    assert len(body.outputs) == 2
+    assert [node.op_type for node in model.graph].count("Compress") == 4

@@ -6,6 +6,7 @@ in a text stands for the floating-point type; every function takes it as its one
 
 from tests.corpus import (
     branch_nests,
+    branch_weights,
     branches,
     captures,
     carries,
@@ -26,6 +27,7 @@ __all__ = (
     "Example",
     "Maker",
     "branch_nests",
+    "branch_weights",
     "branches",
     "captures",
     "carries",
