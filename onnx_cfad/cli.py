@@ -287,7 +287,7 @@ def validate(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Check a gradient against finite differences of MODEL; exit code 1 when it does not hold."""
+    """Check a gradient against finite differences of MODEL; exit code 1 where it does not hold, or none is checked."""
     from onnx_cfad.arrays import read_npz  # noqa: PLC0415
     from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
     from onnx_cfad.report.tables import validation_table  # noqa: PLC0415
@@ -302,7 +302,7 @@ def validate(
             progress=lambda done, total, name: tell(f"validating {model}: {done} of {total}, {name}"),
         )  # fmt: skip
     if as_json:
-        typer.echo(to_json(validation, holds=validation.holds))
+        typer.echo(to_json(validation, holds=validation.holds, checked=validation.checked))
     elif not quiet:
         show(validation_table(validation, narrow=is_narrow()))
     if not validation.holds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -23,8 +23,9 @@ from onnx_cfad.graph.regions import ControlFlowGraph, control_flow, is_branch, i
 from onnx_cfad.graph.straight_through import mark_straight_through
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import Types, infer_types
+from onnx_cfad.interface import record_interface
 from onnx_cfad.model import fingerprint, normalise, save
-from onnx_cfad.names import Namer, cotangent_name
+from onnx_cfad.names import InterfaceNames, Namer
 from onnx_cfad.options import Options
 from onnx_cfad.plan.choose import choose_adjoints
 from onnx_cfad.plan.plan import Plan, written
@@ -33,7 +34,7 @@ from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
 from onnx_cfad.rewriters.separate_outputs import SeparateOutputsPass
 from onnx_cfad.rules.registry import straight_through_operators
-from onnx_cfad.selection import Selection, reselect, select
+from onnx_cfad.selection import Selection, held_name, interface_names, reselect, select
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Report:
     Attributes:
         wrt: Names differentiated by.
         outputs: Names differentiated.
+        seeds: The seed input of each differentiated output; empty for a loss.
+        gradients: The output that holds the gradient, for each of ``wrt``.
         sites: The control-flow sites and their adjoints.
         nodes: Number of nodes before and after, subgraphs included.
         warnings: Things the user should know.
@@ -62,6 +65,8 @@ class Report:
 
     wrt: tuple[str, ...]
     outputs: tuple[str, ...]
+    seeds: Mapping[str, str]
+    gradients: Mapping[str, str]
     sites: tuple[SiteReport, ...]
     nodes: tuple[int, int]
     warnings: tuple[str, ...]
@@ -120,13 +125,16 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     refuse_missing_rules(model.graph, activity, sites)
     clipping = Clipping(options.clip_value, options.clip_norm, options.clip_carries, options.replace_nan)
     sweep = Sweep(activity, types, sites, prepared, Records(), clipping)
-    warnings = _reverse(model, selection, sweep)
+    names = interface_names(model.graph, selection)
+    warnings = _reverse(model, selection, names, sweep)
     _record(model, options, adjoints, origin)
-    model.metadata_props["onnx_cfad.wrt"] = json.dumps(_asked(options, selection), sort_keys=True)
+    record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
     LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
-    finish(model, primal, declared)
-    names = tuple(v.name or "" for v in selection.wrt), tuple(v.name or "" for v in selection.outputs)
-    report = Report(*names, trips, (before, _node_count(model)), tuple(warnings))
+    finish(model, primal, declared, names)
+    outputs = tuple(v.name or "" for v in selection.outputs)
+    counts = (before, _node_count(model))
+    warnings = (*names.renamed(), *warnings)
+    report = Report(tuple(names.gradients), outputs, names.seeds, names.gradients, trips, counts, warnings)
     return Gradient(model, adjoints, report)
 
 
@@ -153,16 +161,15 @@ def _prepare(model: ir.Model, types: Types, sites: ControlFlowGraph, adjoints: P
     return Prepared.merged([adjoints[site.path].prepare(site.node, types, builder) for site in known])
 
 
-def _reverse(model: ir.Model, selection: Selection, sweep: Sweep) -> list[str]:
+def _reverse(model: ir.Model, selection: Selection, names: InterfaceNames, sweep: Sweep) -> list[str]:
     """Appends the reverse pass to the main graph; gives warnings."""
     builder = Builder(Namer.of_model(model), model.opset_imports[""])
-    interface = {cotangent_name(value.name or "") for value in (*selection.outputs, *selection.wrt)}
-    for name in sorted(interface):
+    for name in names.all():
         builder.namer.reserve(name)
-    _make_room(model, interface, builder.namer)
+    _make_room(model, set(names.all()), builder.namer)
     cotangents = Cotangents(builder)
     for output in dict.fromkeys(selection.outputs):
-        cotangents.add(output, _seed(model, output, builder, selection))
+        cotangents.add(output, _seed(model, output, builder, names))
     sweep.run(model.graph, cotangents, in_loop=False)
     warnings: list[str] = []
     results = [_gradient(value, cotangents, builder, warnings) for value in selection.wrt]
@@ -170,7 +177,8 @@ def _reverse(model: ir.Model, selection: Selection, sweep: Sweep) -> list[str]:
         results = sweep.clipping.gradients(results)
     builder.append_to(model.graph)
     for value, result in zip(selection.wrt, results, strict=True):
-        model.graph.outputs.append(_named_output(model.graph, value, result, builder.namer))
+        name = names.gradients[value.name or ""]
+        model.graph.outputs.append(_named_output(model.graph, value, name, result, builder.namer))
     return warnings
 
 
@@ -184,19 +192,12 @@ def _make_room(model: ir.Model, interface: set[str], namer: Namer) -> None:
                 value.name = namer.fresh(f"{value.name}.inner")
 
 
-def _seed(model: ir.Model, output: ir.Value, builder: Builder, selection: Selection) -> Expr:
-    """A graph input for the cotangent of ``output``, or the number 1 for a loss."""
+def _seed(model: ir.Model, output: ir.Value, builder: Builder, names: InterfaceNames) -> Expr:
+    """A graph input for the cotangent of ``output``, or the number 1 for a loss, which has no seed."""
     assert output.dtype is not None
-    if selection.fixed_seed:
+    name = names.seeds.get(output.name or "")
+    if name is None:
         return full(builder.expr(output).shape, 1, output.dtype, builder, like=builder.expr(output))
-    name = cotangent_name(output.name or "")
-    taken = {value.name for value in (*model.graph.inputs, *model.graph.initializers.values())}
-    if name in taken:
-        raise ModelError(
-            f"output '{output.name}'",
-            f"its seed would be called '{name}', which the model has already",
-            "Rename the input, or leave this output out of --outputs.",
-        )
     seed = ir.Value(name=name, type=output.type, shape=output.shape)
     model.graph.inputs.append(seed)
     return builder.expr(seed)
@@ -210,26 +211,13 @@ def _gradient(value: ir.Value, cotangents: Cotangents, builder: Builder, warning
     return zeros_like(builder.expr(value))
 
 
-def _named_output(graph: ir.Graph, value: ir.Value, result: Expr, namer: Namer) -> ir.Value:
-    """A graph output called ``<value>_grad`` that holds ``result``."""
-    name = cotangent_name(value.name or "")
-    existing = {output.name for output in graph.outputs}
-    if name in existing:
-        raise ModelError(
-            f"'{value.name}'",
-            f"its gradient would be called '{name}', which the model has already",
-            "Rename that output.",
-        )
+def _named_output(graph: ir.Graph, value: ir.Value, name: str, result: Expr, namer: Namer) -> ir.Value:
+    """A graph output called ``name``, of the type and shape of ``value``, that holds ``result``."""
     copy = ir.Node("", "Identity", [result.value], name=namer.fresh(f"{name}/output"))
     graph.append(copy)
     output = copy.outputs[0]
     output.name, output.type, output.shape = name, value.type, value.shape
     return output
-
-
-def _asked(options: Options, selection: Selection) -> dict[str, str]:
-    """The names that were asked for, with the names that their gradients are called after."""
-    return {name: value.name or "" for name, value in zip(options.wrt or (), selection.wrt, strict=False)}
 
 
 def _record(model: ir.Model, options: Options, plan: Plan, origin: str) -> None:

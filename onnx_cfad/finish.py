@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onnx_cfad.dimension_names import author_dimension_names
 from onnx_cfad.graph.regions import is_branch, is_loop, subgraphs_of
-from onnx_cfad.names import cotangent_name
+from onnx_cfad.names import InterfaceNames
 from onnx_cfad.rewriters.prune import PruneDeadValuesPass
 
 Declared = Mapping[str, ir.Shape | None]
@@ -22,7 +22,7 @@ def declare_shapes(model: ir.Model) -> Declared:
     return {v.name or "": None if v.shape is None else v.shape.copy() for v in values}
 
 
-def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared) -> None:
+def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared, names: InterfaceNames) -> None:
     """Prunes ``model`` and settles its shapes; the ``primal`` nodes of the main graph stay."""
     PruneDeadValuesPass(primal)(model)
     author = _symbols_of(declared)
@@ -31,7 +31,8 @@ def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared) -> N
         for value in (*graph.inputs, *graph.outputs, *(o for node in graph for o in node.outputs)):
             value.shape = None if value in doubtful or _misleads(value) else _settled(value.shape, author)
             value.metadata_props.pop(_NOTE, None)
-    interface = {**{cotangent_name(name): shape for name, shape in declared.items()}, **declared}
+    pairs = (*names.seeds.items(), *names.gradients.items())
+    interface = {**{given: declared[name] for name, given in pairs if name in declared}, **declared}
     for value in (*model.graph.inputs, *model.graph.outputs):
         shape = interface.get(value.name or "")
         if shape is not None:

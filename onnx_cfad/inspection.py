@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -14,13 +14,14 @@ from onnx_cfad.graph.regions import Site, control_flow, is_branch, is_loop, loop
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.model import Source, load, normalise
+from onnx_cfad.names import InterfaceNames
 from onnx_cfad.options import Options
 from onnx_cfad.plan.choose import choose_adjoints
 from onnx_cfad.plan.plan import Plan, written
 from onnx_cfad.ports import describe, type_name
 from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rules.registry import rule_for
-from onnx_cfad.selection import select
+from onnx_cfad.selection import interface_names, select
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,16 +85,22 @@ class Inspection:
     Attributes:
         inputs: Its inputs.
         outputs: Its outputs.
-        opset: Of the default domain, after normalisation.
+        seeds: What the seed of each output would be called.
+        gradients: What the gradient by each wrt value would be called.
+        opset: Of the default domain, as the file has it; None where the file imports none.
+        working_opset: Of the default domain, after normalisation: that of the gradient model.
         nodes: The number of nodes, subgraphs included.
         sites: The control-flow sites of the main graph.
         without_rule: Every node without a VJP rule, those in the way first.
-        remarks: Why nothing is active, if so.
+        remarks: Why nothing is active, if so, and names that are taken.
     """
 
     inputs: tuple[ValueReport, ...]
     outputs: tuple[ValueReport, ...]
-    opset: int
+    seeds: Mapping[str, str]
+    gradients: Mapping[str, str]
+    opset: int | None
+    working_opset: int
     nodes: int
     sites: tuple[SiteInspection, ...]
     without_rule: tuple[NodeReport, ...]
@@ -111,11 +118,13 @@ def inspect(source: Source, options: Options | None = None) -> Inspection:
     Raises:
         ModelError: The model is unusable, or lacks a name that the options ask for.
     """
-    model = normalise(load(source))
+    loaded = load(source)
+    opset = _opset(loaded)
+    model = normalise(loaded)
     author = _symbols(model.graph)
     FoldConstantBranchPass(infer_types(model).constants)(model)
     options = options or Options()
-    activity, remarks = _activity(model, options)
+    activity, names, remarks = _activity(model, options)
     sites = control_flow(model)
     plan = choose_adjoints(sites, options)
     view = _View(activity, plan, author)
@@ -126,7 +135,10 @@ def inspect(source: Source, options: Options | None = None) -> Inspection:
     return Inspection(
         inputs=view.values(model.graph.inputs),
         outputs=view.values(model.graph.outputs),
-        opset=model.opset_imports[""],
+        seeds=names.seeds,
+        gradients=names.gradients,
+        opset=opset,
+        working_opset=model.opset_imports[""],
         nodes=sum(1 for _ in model.graph.all_nodes()),
         sites=tuple(view.site(site) for site in sites.root.sites),
         without_rule=tuple(sorted(found, key=lambda report: not report.active)),
@@ -134,15 +146,24 @@ def inspect(source: Source, options: Options | None = None) -> Inspection:
     )
 
 
-def _activity(model: ir.Model, options: Options) -> tuple[Activity, tuple[str, ...]]:
-    """Which values are active; none, and the reason, where the defaults find nothing to differentiate."""
+def _opset(model: ir.Model) -> int | None:
+    return model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
+
+
+def _activity(model: ir.Model, options: Options) -> tuple[Activity, InterfaceNames, tuple[str, ...]]:
+    """Which values are active, and the names of seeds and gradients, and remarks.
+
+    Nothing, and the reason, where the defaults find nothing to differentiate.
+    """
     try:
         selection = select(model, options, control_flow(model))
     except ModelError as error:
         if options != Options():
             raise
-        return Activity(set(), set(), set()), (str(error),)
-    return find_activity(model.graph, selection.wrt, selection.outputs, passes_derivative, selection.stopped), ()
+        return Activity(set(), set(), set()), InterfaceNames({}, {}), (str(error),)
+    names = interface_names(model.graph, selection)
+    activity = find_activity(model.graph, selection.wrt, selection.outputs, passes_derivative, selection.stopped)
+    return activity, names, names.renamed()
 
 
 @dataclasses.dataclass(frozen=True)

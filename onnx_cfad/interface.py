@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from onnx_cfad.errors import ModelError
-from onnx_cfad.names import COTANGENT_SUFFIX, cotangent_name
+from onnx_cfad.names import InterfaceNames, primal_name
 from onnx_cfad.ports import listed
+
+_SEEDS, _GRADIENTS, _WRT = "onnx_cfad.seeds", "onnx_cfad.gradients", "onnx_cfad.wrt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,16 +20,16 @@ class Interface:
     """What a gradient model takes and gives beyond its primal.
 
     Attributes:
-        wrt: The names differentiated by.
+        wrt: The names differentiated by; ``scope/path:name`` for a constant of a subgraph.
         outputs: The differentiated outputs.
-        asked: The names that were asked for (such as ``scope/path:name``), with those in ``wrt``.
-        seeded: Each of ``outputs`` has a seed input; else there is one output, a loss, and its seed is 1.
+        names: The seeds and gradients; there is no seed where the one output is a loss, whose seed is 1.
+        held: The inputs and initializers that ``wrt`` stands for, by the names in it.
     """
 
     wrt: tuple[str, ...]
     outputs: tuple[str, ...]
-    seeded: bool
-    asked: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str], compare=False)
+    names: InterfaceNames
+    held: Mapping[str, str]
 
 
 def read_interface(primal: ir.Model, gradient: ir.Model, loss: str | None = None) -> Interface:
@@ -43,22 +45,45 @@ def read_interface(primal: ir.Model, gradient: ir.Model, loss: str | None = None
     """
     own_inputs, own_outputs = _names(primal.graph.inputs), _names(primal.graph.outputs)
     inputs = _names(gradient.graph.inputs)
+    recorded = _recorded_names(gradient)
     outputs = _names(gradient.graph.outputs)
     constants = set(primal.graph.initializers)
     _require([n for n in own_inputs if n not in inputs and n not in constants], "has no input")
     _require([name for name in own_outputs if name not in outputs], "has no output")
-    seeds = [name for name in inputs if name not in own_inputs]
-    seeded = [name for name in own_outputs if cotangent_name(name) in seeds]
-    unknown = sorted(set(seeds) - {cotangent_name(name) for name in seeded})
+    seeds = _owners([n for n in inputs if n not in own_inputs], recorded.seeds)
+    unknown = sorted(name for name, output in seeds.items() if output not in own_outputs)
     _require(unknown, "has a further input", "which is the seed of no output of the original model")
-    results = [name for name in outputs if name not in own_outputs]
-    _require([n for n in results if not n.endswith(COTANGENT_SUFFIX)], "has a further output", "which is no gradient")
+    results = _owners([name for name in outputs if name not in own_outputs], recorded.gradients)
+    _require([n for n, wrt in results.items() if wrt is None], "has a further output", "which is no gradient")
     if not results:
         raise ModelError("gradient model", "it has no output beyond those of the original model", "Is it the gradient?")
-    wrt = tuple(name[: -len(COTANGENT_SUFFIX)] for name in results)
-    if seeded:
-        return Interface(wrt, tuple(seeded), seeded=True, asked=_asked(gradient))
-    return Interface(wrt, (_loss(primal, gradient, loss),), seeded=False, asked=_asked(gradient))
+    names = InterfaceNames(_by_owner(seeds), _by_owner(results))
+    differentiated = tuple(names.seeds) or (_loss(primal, gradient, loss),)
+    known, held = {*own_inputs, *constants}, _recorded(gradient, _WRT)
+    where = {name: held.get(name) or (name if name in known else name.rpartition(":")[2]) for name in names.gradients}
+    return Interface(tuple(names.gradients), differentiated, names, where)
+
+
+def record_interface(model: ir.Model, names: InterfaceNames, held: Mapping[str, str]) -> None:
+    """Writes into a gradient model which inputs are seeds, which outputs are gradients, and by what.
+
+    Args:
+        model: The gradient model.
+        names: Of its seeds and gradients.
+        held: The input or initializer that each wrt name stands for.
+    """
+    for key, entries in ((_SEEDS, names.seeds), (_GRADIENTS, names.gradients), (_WRT, held)):
+        model.metadata_props[key] = json.dumps(dict(entries))
+
+
+def _owners(found: Sequence[str], recorded: Mapping[str, str]) -> dict[str, str | None]:
+    """What each seed or gradient belongs to: as the model says, or by its name."""
+    owners = {given: name for name, given in recorded.items()}
+    return {given: owners.get(given) or primal_name(given) for given in found}
+
+
+def _by_owner(owners: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: given for given, name in owners.items() if name is not None}
 
 
 def _names(values: Sequence[ir.Value]) -> list[str]:
@@ -103,10 +128,14 @@ def recorded_options(gradient: ir.Model) -> Mapping[str, object]:
     return options if isinstance(options, dict) else {}
 
 
-def _asked(gradient: ir.Model) -> dict[str, str]:
-    """What the gradient model says of the names it was asked for."""
+def _recorded_names(gradient: ir.Model) -> InterfaceNames:
+    """The seeds and gradients that a gradient model says it has; empty where it does not."""
+    return InterfaceNames(_recorded(gradient, _SEEDS), _recorded(gradient, _GRADIENTS))
+
+
+def _recorded(gradient: ir.Model, key: str) -> dict[str, str]:
     try:
-        recorded = json.loads(gradient.metadata_props.get("onnx_cfad.wrt", "{}"))
-    except ValueError:
+        found = json.loads(gradient.metadata_props.get(key, "{}"))
+    except (ValueError, RecursionError):
         return {}
-    return {str(name): str(value) for name, value in recorded.items()} if isinstance(recorded, dict) else {}
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}

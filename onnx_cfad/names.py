@@ -2,14 +2,71 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
 import onnx_ir as ir
 
 COTANGENT_SUFFIX = "_grad"
+_NUMBERED = re.compile(rf"(?P<name>.+){COTANGENT_SUFFIX}(_[1-9]\d*)?", re.DOTALL)
 
 
-def cotangent_name(name: str) -> str:
-    """The interface name of the cotangent of ``name``: a seed for an output, a gradient for a wrt value."""
-    return name + COTANGENT_SUFFIX
+def cotangent_name(name: str, taken: Collection[str] = ()) -> str:
+    """The interface name of the cotangent of ``name``: a seed for an output, a gradient for a wrt value.
+
+    That is ``<name>_grad``; where ``taken`` has it, ``<name>_grad_2``, or the next number that is free.
+    """
+    own = name + COTANGENT_SUFFIX
+    numbered = (f"{own}_{count}" for count in itertools.count(2))
+    return next(candidate for candidate in itertools.chain([own], numbered) if candidate not in taken)
+
+
+def primal_name(cotangent: str) -> str | None:
+    """What ``cotangent_name`` made ``cotangent`` from; None for a name that it does not make."""
+    match = _NUMBERED.fullmatch(cotangent)
+    return match["name"] if match else None
+
+
+@dataclasses.dataclass(frozen=True)
+class InterfaceNames:
+    """The names of what a gradient model takes and gives beyond its primal.
+
+    Attributes:
+        seeds: The seed of each differentiated output, by the output's name.
+        gradients: The gradient of each wrt value, by the name that it was asked for with.
+    """
+
+    seeds: Mapping[str, str]
+    gradients: Mapping[str, str]
+
+    @classmethod
+    def beside(cls, taken: Iterable[str], outputs: Sequence[str], wrt: Sequence[str]) -> InterfaceNames:
+        """Names that are not among ``taken``; seeds are named first, then gradients, each in order."""
+        used = set(taken)
+        seeds, gradients = ({}, {})
+        for names, found in ((outputs, seeds), (wrt, gradients)):
+            for name in dict.fromkeys(names):
+                found[name] = cotangent_name(name, used)
+                used.add(found[name])
+        return cls(seeds, gradients)
+
+    def all(self) -> tuple[str, ...]:
+        """Every name, seeds first."""
+        return (*self.seeds.values(), *self.gradients.values())
+
+    def renamed(self) -> tuple[str, ...]:
+        """A sentence for each name that is numbered because the model has ``<name>_grad`` already."""
+        pairs = (
+            *(("seed of output", *p) for p in self.seeds.items()),
+            *(("gradient by", *p) for p in self.gradients.items()),
+        )
+        return tuple(
+            f"the {what} '{name}' is called '{given}': '{name}{COTANGENT_SUFFIX}' is taken"
+            for what, name, given in pairs
+            if given != name + COTANGENT_SUFFIX
+        )
 
 
 class Namer:

@@ -189,7 +189,7 @@ def make_names_unique(model: ir.Model) -> None:
     for graph in scopes:
         for value in _values_of(graph) if graph is not model.graph else ():
             if value.name and not namer.reserve(value.name):
-                _rename(value, namer.fresh(value.name))
+                rename(value, namer.fresh(value.name))
     for graph in scopes:
         for value in _values_of(graph):
             producer = value.producer()
@@ -206,7 +206,7 @@ def _values_of(graph: ir.Graph) -> list[ir.Value]:
     return [*graph.inputs, *initializers, *(output for node in graph for output in node.outputs)]
 
 
-def _rename(value: ir.Value, name: str) -> None:
+def rename(value: ir.Value, name: str) -> None:
     """Renames a value; a tensor it holds is copied first, because the model it was cloned from holds it too."""
     tensor = value.const_value
     if isinstance(tensor, TensorProtoTensor):

@@ -9,9 +9,9 @@ import onnx_ir as ir
 from onnx_cfad.errors import ModelError
 from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.regions import ControlFlowGraph, Region
-from onnx_cfad.names import Namer
+from onnx_cfad.names import InterfaceNames, Namer
 from onnx_cfad.options import Options
-from onnx_cfad.scopes import AUTHOR_NAME
+from onnx_cfad.scopes import AUTHOR_NAME, rename
 from onnx_cfad.trainable import weights_of
 
 
@@ -20,7 +20,8 @@ class Selection:
     """The values that an option set names.
 
     Attributes:
-        wrt: Graph inputs and initializers of the main graph, without repetition.
+        wrt: Graph inputs and initializers of the main graph, without repetition. A constant of a subgraph has become
+            an initializer called ``scope/path:name``.
         outputs: Graph outputs.
         stopped: Values that count as constants.
         fixed_seed: The seed is 1 (a loss) instead of a graph input.
@@ -41,20 +42,20 @@ def select(model: ir.Model, options: Options, sites: ControlFlowGraph) -> Select
     outputs = _outputs(model.graph, options)
     wrt = [] if options.wrt is None and options.wrt_initializers else _wrt(model, options, sites)
     if options.wrt_initializers:
-        wrt += _trainable(model)
-    both = next((value for value in outputs if value in wrt), None)
-    if both is not None and options.loss is None:
-        raise ModelError(
-            f"output '{both.name}'",
-            "it is also differentiated by, so its seed and its gradient would have one name",
-            "Leave it out of outputs or of wrt, or pass the output through an Identity of another name.",
-        )
+        wrt += _trainable(model, sites)
     return Selection(tuple(dict.fromkeys(wrt)), outputs, _stopped(model, options), options.loss is not None)
 
 
 def reselect(model: ir.Model, options: Options, selection: Selection) -> Selection:
     """``selection`` after the inside of ``model`` was rewritten: outputs and stopped values may be new ones."""
     return Selection(selection.wrt, _outputs(model.graph, options), _stopped(model, options), selection.fixed_seed)
+
+
+def interface_names(graph: ir.Graph, selection: Selection) -> InterfaceNames:
+    """What the seeds and gradients are called: beside everything in the main graph that a user can name."""
+    taken = [value.name or "" for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())]
+    outputs = [] if selection.fixed_seed else [value.name or "" for value in selection.outputs]
+    return InterfaceNames.beside(taken, outputs, [value.name or "" for value in selection.wrt])
 
 
 def _outputs(graph: ir.Graph, options: Options) -> tuple[ir.Value, ...]:
@@ -125,25 +126,35 @@ def _value_to_differentiate_by(model: ir.Model, name: str, sites: ControlFlowGra
 
 def _constant_inside(model: ir.Model, name: str, sites: ControlFlowGraph) -> ir.Value | None:
     """The initializer or Constant ``scope/path:name`` of a subgraph, moved to the main graph's initializers."""
-    path, _, inner = name.rpartition(":")
-    region = next((r for s in sites.sites() for r in s.regions if r.path == path), None)
+    region = next((r for s in sites.sites() for r in s.regions if name.startswith(f"{r.path}:")), None)
     if region is None:
         return None
+    path, inner = region.path, name.removeprefix(f"{region.path}:")
     known = _constants_of(region)
     if inner not in known:
         raise ModelError(f"wrt '{name}'", f"'{path}' has no such constant; it has {_listed(known)}", "Check the name.")
-    return _lifted(model, known[inner])
+    return _lifted(model, known[inner], name)
 
 
 def _constants_of(region: Region) -> dict[str, ir.Value]:
     made = [node.outputs[0] for node in region.graph if node.op_type == "Constant"]
     values = (*region.graph.initializers.values(), *made)
-    return {str(value.meta.get(AUTHOR_NAME, value.name)): value for value in values}
+    return {_author_name(value): value for value in values}
 
 
-def _lifted(model: ir.Model, value: ir.Value | None) -> ir.Value | None:
-    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
-    if value is None or tensor is None:
+def _author_name(value: ir.Value) -> str:
+    return str(value.meta.get(AUTHOR_NAME, value.name))
+
+
+def held_name(value: ir.Value) -> str:
+    """The name of a wrt value in the normalised model, before a constant of a subgraph was moved."""
+    return _author_name(value)
+
+
+def _lifted(model: ir.Model, value: ir.Value, name: str) -> ir.Value | None:
+    """``value`` as an initializer ``name`` of the main graph; None where it is not constant."""
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is None:
         return None
     node, graph = value.producer(), value.graph
     new = ir.Value(
@@ -157,6 +168,7 @@ def _lifted(model: ir.Model, value: ir.Value | None) -> ir.Value | None:
         graph.remove(node)
     else:
         del graph.initializers[value.name or ""]
+    rename(new, Namer.of_model(model).fresh(name))
     model.graph.initializers.add(new)
     return new
 
@@ -170,11 +182,14 @@ def _hand_out_copy(graph: ir.Graph, value: ir.Value, namer: Namer) -> None:
     graph.outputs[:] = [copy if output is value else output for output in graph.outputs]
 
 
-def _trainable(model: ir.Model) -> list[ir.Value]:
+def _trainable(model: ir.Model, sites: ControlFlowGraph) -> list[ir.Value]:
     """Every weight in any scope; those inside subgraphs become main-graph initializers."""
     found = list(weights_of(model.graph))
+    paths = {region.graph: region.path for site in sites.sites() for region in site.regions}
     for graph in model.graph.subgraphs():
-        found += [lifted for v in list(weights_of(graph)) if (lifted := _lifted(model, v)) is not None]
+        for value in list(weights_of(graph)):
+            lifted = _lifted(model, value, f"{paths[graph]}:{_author_name(value)}")
+            found += [] if lifted is None else [lifted]
     if not found:
         raise ModelError("model", "it has no floating-point initializer to differentiate by", "Name inputs with --wrt.")
     return found

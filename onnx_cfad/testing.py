@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from onnx_cfad.api import Names, Wrt, vjp
 from onnx_cfad.differentiate import Gradient
 from onnx_cfad.errors import ValidationError
 from onnx_cfad.model import Source
-from onnx_cfad.names import Namer, cotangent_name
 from onnx_cfad.numeric.made_up import make_up_feeds
 from onnx_cfad.numeric.rows import primal_row
 from onnx_cfad.ports import Feeds, listed
@@ -82,7 +79,7 @@ def check_grads(
         validation.raise_if_failed()
         validations.append(validation)
         given |= _seeds(gradient, Session(source, threads=1).run(given), settings.get("seed", 0))
-        source, wrt, outputs = _with_gradients_renamed(gradient)
+        source, wrt, outputs = gradient.model, gradient.report.wrt, tuple(gradient.report.gradients.values())
     return validations
 
 
@@ -123,18 +120,5 @@ def _made_up(session: Session, seed: int) -> dict[str, Any]:
 def _seeds(gradient: Gradient, outputs: dict[str, Any], seed: int) -> dict[str, Any]:
     """Random seeds for the outputs that ``gradient`` differentiates."""
     rng = np.random.default_rng([seed, 2])
-    arrays = {cotangent_name(name): np.asarray(outputs[name]) for name in gradient.report.outputs}
+    arrays = {given: np.asarray(outputs[name]) for name, given in gradient.report.seeds.items()}
     return {name: np.asarray(rng.standard_normal(a.shape)).astype(a.dtype) for name, a in arrays.items()}
-
-
-def _with_gradients_renamed(gradient: Gradient) -> tuple[ir.Model, Sequence[str], Sequence[str]]:
-    """A gradient model whose gradients have names that a second differentiation can use again; wrt, and those names."""
-    model = gradient.model.clone()
-    namer = Namer.of_model(model)
-    by_name = {output.name: output for output in model.graph.outputs}
-    renamed: list[str] = []
-    for name in gradient.report.wrt:
-        output = by_name[cotangent_name(name)]
-        output.name = namer.fresh(f"first.{name}")
-        renamed.append(output.name)
-    return model, gradient.report.wrt, renamed

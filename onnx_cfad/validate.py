@@ -16,7 +16,6 @@ from onnx_cfad.errors import ModelError, TargetError
 from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.interface import Interface, read_interface
 from onnx_cfad.model import Source, fingerprint, load, normalise
-from onnx_cfad.names import cotangent_name
 from onnx_cfad.numeric.differences import Outcome
 from onnx_cfad.numeric.evaluators import choose_evaluator
 from onnx_cfad.numeric.made_up import make_up_feeds
@@ -67,21 +66,25 @@ def validate(
         outputs: Names of outputs to differentiate, when ``gradient`` is None.
         loss: The scalar output to differentiate, when ``gradient`` is None; or that was, when it does not say so.
         seed: Of everything random.
-        rtol: Relative error that holds; default by element type (float64 1e-6, float32 1e-3, float16 5e-2).
-        directions: Random directions for each wrt.
+        rtol: Relative error that holds, between 0 and 1; default by element type (float64 1e-6, float32 1e-3, float16
+            5e-2).
+        directions: Random directions for each wrt, from 1 up.
         every_element_up_to: Largest number of elements to check one by one.
         progress: Called after each gradient.
 
     Raises:
-        ModelError: A model is unusable, the two do not belong together, or the feeds do not fit.
+        ModelError: A model is unusable, the two do not belong together, the feeds do not fit, or a number is out of
+            range.
         UnsupportedOp: ``gradient`` is None, and the model cannot be differentiated.
         TargetError: ONNX Runtime refuses a model.
     """
+    extent = Extent(directions, every_element_up_to, rtol)
+    if seed < 0:
+        raise ModelError(f"seed {seed}", "expected a number from 0 up")
     if gradient is None:
         gradient = grad(model, loss=loss, wrt=wrt) if loss is not None else vjp(model, wrt=wrt, outputs=outputs)
     subject = _subject(model, gradient, feeds, loss=loss, seed=seed)
     names = _wanted(subject.interface, wrt)
-    extent = Extent(directions, every_element_up_to, rtol)
     return _checked(subject, names, extent, progress=progress, seed=seed)
 
 
@@ -111,8 +114,7 @@ class _Subject:
 
     def extended_at(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """What the gradient model gives."""
-        seeded = self.interface.seeded
-        seeds = {cotangent_name(name): ct for name, ct in self.cotangents.items()} if seeded else {}
+        seeds = {seed: self.cotangents[name] for name, seed in self.interface.names.seeds.items()}
         return self.extended.run({**feeds, **seeds})
 
 
@@ -125,7 +127,7 @@ def _subject(
     original = Session(model, threads=1)
     extended = Session(gradient if isinstance(gradient, (str, os.PathLike)) else derived, threads=1)
     given = dict(feeds or {})
-    seeds = {name: given.pop(cotangent_name(name), None) for name in interface.outputs if interface.seeded}
+    seeds = {name: given.pop(seed, None) for name, seed in interface.names.seeds.items()}
     if not given and any(port.required for port in original.inputs):
         given = make_up_feeds(original.inputs, original.run, seed)
     outputs = original.run(given)
@@ -141,8 +143,9 @@ def _subject(
 
 def _cotangent(output: Array, interface: Interface, rng: np.random.Generator) -> Array:
     """A random seed, 0 where the output is infinite and cannot be compared; or the 1 of a loss."""
-    values = rng.standard_normal(output.shape) if interface.seeded else np.ones(output.shape)
-    comparable = np.isfinite(output.astype(np.float64)) | (not interface.seeded)
+    seeded = bool(interface.names.seeds)
+    values = rng.standard_normal(output.shape) if seeded else np.ones(output.shape)
+    comparable = np.isfinite(output.astype(np.float64)) | (not seeded)
     kept = comparable if comparable.any() else np.ones_like(comparable)  # nothing to compare here, but perhaps nearby
     return np.asarray(np.where(kept, values, 0.0)).astype(output.dtype)
 
@@ -152,25 +155,25 @@ def _wanted(interface: Interface, wrt: Wrt) -> list[str]:
     asked = Options.of(wrt).wrt
     if not asked:
         return list(interface.wrt)
-    short = [name if name in interface.wrt else interface.asked.get(name, name.rpartition(":")[2]) for name in asked]
-    missing = [name for name in short if name not in interface.wrt]
+    missing = [name for name in asked if name not in interface.wrt]
     if missing:
         raise ModelError(
             f"wrt '{missing[0]}'", f"the gradient model has no such gradient; it has {listed(interface.wrt)}"
         )
-    return short
+    return list(dict.fromkeys(asked))
 
 
 def _checked(
     subject: _Subject, names: Sequence[str], extent: Extent, *, progress: Progress | None, seed: int
 ) -> Validation:
     extended = subject.extended_at(subject.feeds)
+    gradients = subject.interface.names.gradients
     if not all(is_pure(node) for node in subject.primal.graph):
-        unchecked = tuple(unchecked_row(name, extended[cotangent_name(name)]) for name in names)
+        unchecked = tuple(unchecked_row(name, extended[gradients[name]]) for name in names)
         remarks = (*subject.remarks, "the model draws random numbers: two runs differ, so that nothing can be compared")
         return Validation(unchecked, (), "none", remarks, seed)
     primal = tuple(primal_row(name, extended[name], value) for name, value in subject.outputs.items())
-    opened, inputs, values = _opened(subject.primal, names)
+    opened, inputs, values = _opened(subject.primal, names, subject.interface.held)
     evaluator = choose_evaluator(opened, {**subject.feeds, **values}, subject.outputs, threads=1)
     rng = np.random.default_rng([seed, 1])
     checker = Checker(evaluator, subject.cotangents, extent, rng)
@@ -178,7 +181,7 @@ def _checked(
     pending = list(names)
     for point in _points(subject, extended, values, rng):
         for name in pending:
-            row = checker.row(name, inputs[name], np.asarray(point.outputs[cotangent_name(name)]), point)
+            row = checker.row(name, inputs[name], np.asarray(point.outputs[gradients[name]]), point)
             if name not in rows or not _is_open(row):
                 rows[name] = row
             if progress is not None:
@@ -194,15 +197,17 @@ def _is_open(row: Row) -> bool:
     return row.verdict not in (Outcome.HOLDS, Outcome.WRONG)
 
 
-def _opened(primal: ir.Model, names: Sequence[str]) -> tuple[ir.Model, dict[str, str], dict[str, Array]]:
+def _opened(
+    primal: ir.Model, names: Sequence[str], held: Mapping[str, str]
+) -> tuple[ir.Model, dict[str, str], dict[str, Array]]:
     """The primal with the wanted weights as inputs: the input for each name, and the values of the weights."""
     own = {value.name for value in primal.graph.inputs if value.name}
-    weights = [name for name in names if name not in own]
+    weights = [held[name] for name in names if held[name] not in own]
     model = primal.clone()
     if any(len(find_weights(model, name)) != 1 for name in weights):
         model = normalise(model)  # a name that several scopes use is unique there, and is what the gradient calls it
     inputs, values = weights_as_inputs(model, weights)
-    return model, {**{name: name for name in names}, **inputs}, values
+    return model, {name: inputs.get(held[name], held[name]) for name in names}, values
 
 
 def _points(

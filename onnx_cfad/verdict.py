@@ -91,11 +91,17 @@ class Validation:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is wrong; what could not be told counts as not wrong."""
-        return all(row.verdict is not Outcome.WRONG for row in self.rows) and all(row.holds for row in self.primal)
+        """Whether something was checked and nothing is wrong; one gradient that cannot be told spares the others."""
+        wrong = any(row.verdict is Outcome.WRONG for row in self.rows) or not all(row.holds for row in self.primal)
+        return self.checked and not wrong
+
+    @property
+    def checked(self) -> bool:
+        """Whether any gradient was compared with differences at all."""
+        return any(not _is_open(row.verdict) for row in self.rows)
 
     def raise_if_failed(self) -> None:
-        """Raises where something is wrong.
+        """Raises where something is wrong, or nothing was checked.
 
         Raises:
             ValidationError: Names the first wrong gradient or output, both numbers and what to do.
@@ -111,6 +117,15 @@ class Validation:
             if not output.holds:
                 what = f"the gradient model gives other values than the original, relative error {output.error:.2g}"
                 raise ValidationError(f"output '{output.name}'", what, remedy)
+        if not self.checked:
+            raise ValidationError("gradients", f"nothing was checked: {self.conclusion}", self.advice)
+
+    @property
+    def advice(self) -> str:
+        """What to do where nothing was checked."""
+        if not self.primal:
+            return "Turn off what draws random numbers (Dropout's training mode) and validate that model."
+        return "Give other inputs (--inputs X.npz, feeds): some at which the outputs are finite and smooth."
 
     @property
     def vacuous(self) -> tuple[str, ...]:
@@ -145,6 +160,7 @@ class Validation:
         lines = _table([HEADINGS, *(cells(row) for row in self.rows)])
         lines += [self.primal_conclusion, f"differences: {self.evaluator}"]
         lines += [f"note: {remark}" for remark in self.remarks]
+        lines += [] if self.checked else [f"nothing was checked. {self.advice}"]
         return "\n".join([*lines, self.conclusion])
 
 

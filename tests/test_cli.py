@@ -101,6 +101,43 @@ class TestTransform:
         assert report["output"] == str(loop.with_name("loop.grad.onnx"))
         assert report["nodes"][0] < report["nodes"][1]
 
+    def test_names_of_seeds_and_gradients_are_listed(self, tmp_path: Path) -> None:
+        text = """g (float[2] x, float[2] x_grad, bool up) => (float[2] y) {
+            a = Mul (x, x_grad)
+            y = If (up) <
+                then_branch = t () => (float[2] r) <float[2] k = {5.0, 6.0}> { r = Mul (a, k) },
+                else_branch = e () => (float[2] q) { k = Constant <value = float[2] {7.0, 8.0}> () q = Mul (a, k) }
+            >
+        }"""
+        source = saved(text, tmp_path / "names.onnx")
+        wanted = ("--wrt", "x", "--wrt", "main/if_0/else:k", "--wrt-initializers")
+        gradients = {
+            "x": "x_grad_2",
+            "main/if_0/else:k": "main/if_0/else:k_grad",
+            "main/if_0/then:k": "main/if_0/then:k_grad",
+        }
+        warning = "the gradient by 'x' is called 'x_grad_2': 'x_grad' is taken"
+        for command in ("inspect", "transform"):
+            report = json.loads(call(command, source, *wanted, "--json").stdout)
+            assert (report["seeds"], report["gradients"]) == ({"y": "y_grad"}, gradients)
+            assert report["remarks" if command == "inspect" else "warnings"] == [warning]
+            shown = call(command, source, *wanted).stdout
+            assert f"seeds: y_grad\ngradients: {', '.join(gradients.values())}\n" in shown
+            assert f"warning: {warning}" in shown
+        written = onnx.load(tmp_path / "names.grad.onnx")
+        assert [o.name for o in written.graph.output] == ["y", *gradients.values()]
+        assert {"main/if_0/else:k", "main/if_0/then:k"} <= {t.name for t in written.graph.initializer}
+        assert "3 of 3 gradients hold" in call("validate", source, tmp_path / "names.grad.onnx").stdout
+
+    def test_gradient_model_is_transformed_again_and_again(self, loop: Path) -> None:
+        source = loop
+        for count in (2, 4, 8):
+            assert call("transform", source, "--trips", 3).exit_code == 0
+            target = source.with_name(f"{source.stem}.grad.onnx")
+            onnx.checker.check_model(onnx.load(target), full_check=True)
+            assert f"{count} of {count} gradients hold" in call("validate", source, target).stdout
+            source = target
+
     def test_quiet_says_nothing(self, loop: Path) -> None:
         result = call("transform", loop, "--quiet")
         assert (result.exit_code, result.output) == (0, "")
@@ -308,6 +345,21 @@ class TestValidate:
         assert report["holds"] is False
         assert [row["verdict"] for row in report["rows"]] == ["ok", "wrong"]
         assert call("validate", loop, tmp_path / "wrong.onnx", "--quiet").output == ""
+
+    @pytest.mark.parametrize("x", [np.nan, -1.0])
+    def test_nothing_checked_exits_with_1(self, x: float, tmp_path: Path) -> None:
+        source = saved("g (float[2] x) => (float[2] y) { y = Log (x) }", tmp_path / "log.onnx")
+        np.savez(tmp_path / "in.npz", x=np.full(2, x, np.float32))
+        result = call("validate", source, "--inputs", tmp_path / "in.npz")
+        assert result.exit_code == 1
+        assert "0 of 1 gradients hold, 1 not checked" in result.stdout
+        assert "nothing was checked. Give other inputs (--inputs X.npz" in result.stdout
+        report = json.loads(call("validate", source, "--inputs", tmp_path / "in.npz", "--json").stdout)
+        assert (report["holds"], report["checked"]) == (False, False)
+
+    @pytest.mark.parametrize("rtol", ["-1", "0", "1.5", "nan", "inf"])
+    def test_tolerance_out_of_range_is_refused(self, rtol: str, loop: Path) -> None:
+        assert "expected a number between 0 and 1" in refused(call("validate", loop, "--rtol", rtol))
 
     def test_json_has_only_numbers_that_json_has(self, tmp_path: Path) -> None:
         text = "g (float[2] x) => (float[2] y) { r = RandomUniformLike (x) y = Mul (r, x) }"

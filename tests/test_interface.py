@@ -8,6 +8,7 @@ import pytest
 import onnx_cfad as cfad
 from onnx_cfad.errors import ModelError
 from onnx_cfad.interface import Interface, read_interface
+from onnx_cfad.names import InterfaceNames
 from tests.onnx_text import LOOP, LOSS, model
 
 
@@ -17,12 +18,14 @@ def held(text: str) -> ir.Model:
 
 def test_seeds_and_gradients_are_found() -> None:
     gradient = cfad.vjp(model(LOOP), wrt=["w"], outputs=["ys"])
-    assert read_interface(held(LOOP), gradient.model) == Interface(("w",), ("ys",), seeded=True)
+    names = InterfaceNames({"ys": "ys_grad"}, {"w": "w_grad"})
+    assert read_interface(held(LOOP), gradient.model) == Interface(("w",), ("ys",), names, {"w": "w"})
 
 
 def test_loss_is_read_from_what_the_model_records() -> None:
     gradient = cfad.grad(model(LOSS), loss="loss", wrt=["x", "w"])
-    assert read_interface(held(LOSS), gradient.model) == Interface(("x", "w"), ("loss",), seeded=False)
+    names = InterfaceNames({}, {"x": "x_grad", "w": "w_grad"})
+    assert read_interface(held(LOSS), gradient.model) == Interface(("x", "w"), ("loss",), names, {"x": "x", "w": "w"})
 
 
 def test_loss_without_a_record_is_the_only_scalar_or_is_asked_for() -> None:

@@ -17,7 +17,9 @@ import pytest
 from onnx import GraphProto
 
 import onnx_cfad as cfad
+from onnx_cfad.api import AnyModel
 from onnx_cfad.names import Namer
+from onnx_cfad.numeric.differences import Outcome
 from tests.adjoint.agreement import (
     all_makers,
     assert_float32_follows,
@@ -28,6 +30,7 @@ from tests.adjoint.agreement import (
     parameters,
 )
 from tests.corpus import CORPUS, Maker
+from tests.oracle import check_emitted
 
 ROOT = pathlib.Path(__file__).parents[1]
 DIGESTS = """
@@ -93,22 +96,100 @@ def test_interface_is_the_primal_one_extended(maker: Maker) -> None:
     assert outputs == [*own_outputs, *(f"{name}_grad" for name in example.wrt)]
 
 
-def test_taken_gradient_name_is_refused() -> None:
-    text = """<ir_version: 10, opset_import: ["": 21]> taken (double[3] x) => (double[3] y, double[3] x_grad) {
-        y = Sin (x)
-        x_grad = Tanh (x)
-    }"""
-    with pytest.raises(cfad.ModelError, match="'x_grad'"):
-        cfad.vjp(onnx.parser.parse_model(text), wrt=["x"], outputs=["y"])
+TAKEN = {
+    "gradient is an output": (
+        "g (double[3] x) => (double[3] y, double[3] x_grad) { y = Sin (x) x_grad = Tanh (x) }",
+        {"y": "y_grad", "x_grad": "x_grad_grad"},
+        {"x": "x_grad_2"},
+    ),
+    "gradient is an input": (
+        "g (double[3] x, double[3] x_grad) => (double[3] y) { y = Mul (x, x_grad) }",
+        {"y": "y_grad"},
+        {"x": "x_grad_2", "x_grad": "x_grad_grad"},
+    ),
+    "gradient is an initializer": (
+        "g (double[3] x) => (double[3] y) <double[3] x_grad = {1.0, 2.0, 3.0}> { y = Mul (x, x_grad) }",
+        {"y": "y_grad"},
+        {"x": "x_grad_2"},
+    ),
+    "seed is an input": (
+        "g (double[3] x, double[3] y_grad) => (double[3] y) { s = Sin (x) y = Mul (s, y_grad) }",
+        {"y": "y_grad_2"},
+        {"x": "x_grad", "y_grad": "y_grad_grad"},
+    ),
+    "seed is an output": (
+        "g (double[3] x) => (double[3] y, double[3] y_grad) { y = Sin (x) y_grad = Mul (x, x) }",
+        {"y": "y_grad_2", "y_grad": "y_grad_grad"},
+        {"x": "x_grad"},
+    ),
+    "seed is a gradient": (
+        "g (double[3] x) => (double[3] x, double[3] y) { y = Mul (x, x) }",
+        {"x": "x_grad", "y": "y_grad"},
+        {"x": "x_grad_2"},
+    ),
+    "inner values": (
+        """g (double[3] x) => (double[3] y) <int64 n = {3}> {
+            y = Loop (n, , x) <body = b (int64 i, bool on, double[3] x_grad) => (bool again, double[3] y_grad) {
+                again = Identity (on) s = Sin (x_grad) y_grad = Mul (s, x)
+            }>
+        }""",
+        {"y": "y_grad"},
+        {"x": "x_grad"},
+    ),
+}
+"""A model, and the seeds and gradients it gets."""
 
 
-def test_taken_seed_name_is_refused() -> None:
-    text = """<ir_version: 10, opset_import: ["": 21]> taken (double[3] x, double[3] y_grad) => (double[3] y) {
-        s = Sin (x)
-        y = Mul (s, y_grad)
-    }"""
-    with pytest.raises(cfad.ModelError, match="'y_grad'"):
-        cfad.vjp(onnx.parser.parse_model(text), wrt=["x"])
+@pytest.mark.parametrize("what", TAKEN)
+def test_taken_name_is_numbered_and_told(what: str) -> None:
+    text, seeds, gradients = TAKEN[what]
+    model = _parsed(text)
+    gradient = cfad.vjp(model)
+    assert (dict(gradient.report.seeds), dict(gradient.report.gradients)) == (seeds, gradients)
+    assert [v.name for v in gradient.model.graph.inputs][len(model.graph.input) :] == list(seeds.values())
+    assert [v.name for v in gradient.model.graph.outputs][len(model.graph.output) :] == list(gradients.values())
+    numbered = [name for name in (*seeds.values(), *gradients.values()) if name.endswith("_2")]
+    assert [w for w in gradient.report.warnings if "is taken" in w and w.split("'")[3] in numbered] == list(
+        gradient.report.warnings
+    )
+    assert len(gradient.report.warnings) == len(numbered)
+    found = cfad.validate(model, gradient)
+    assert [row.verdict for row in found.rows] == [Outcome.HOLDS] * len(gradients), str(found)
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_gradient_models_are_differentiated_again_and_again(what: str) -> None:
+    """By all inputs and outputs, three times in a row; each against differences of the one before."""
+    model: AnyModel = _parsed(TAKEN[what][0])
+    for _ in range(3):
+        gradient = cfad.vjp(model)
+        check_emitted(gradient.proto())
+        found = cfad.validate(model, gradient, every_element_up_to=3)
+        assert found.holds, str(found)
+        assert all(row.verdict is Outcome.HOLDS for row in found.rows), str(found)
+        model = gradient.model
+
+
+def test_gradient_of_a_loss_is_differentiated_again() -> None:
+    text = "g (double[3] x) => (double y) { s = Sin (x) p = Mul (s, x) y = ReduceSum <keepdims = 0> (p) }"
+    model: AnyModel = cfad.grad(_parsed(text), loss="y").model
+    second = cfad.vjp(model, outputs=["x_grad"])
+    assert dict(second.report.gradients) == {"x": "x_grad_2"}
+    third = cfad.vjp(second.model, outputs=["x_grad_2"], wrt=["x"])
+    assert dict(third.report.gradients) == {"x": "x_grad_3"}
+    assert cfad.validate(model, second).holds
+    assert cfad.validate(second.model, third).holds
+
+
+def test_gradient_without_records_is_still_read() -> None:
+    model = _parsed(TAKEN["seed is a gradient"][0])
+    gradient = cfad.vjp(model)
+    gradient.model.metadata_props.clear()
+    assert cfad.validate(model, gradient).holds
+
+
+def _parsed(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
 
 
 def test_shadowed_name_is_refused_or_told_apart() -> None:

@@ -135,9 +135,10 @@ def test_constant_inside_a_branch_by_its_path(detectors: pathlib.Path) -> None:
     every = differentiated(detectors, SUBJECTS["two-rates-16k"])
     name = "If_0_then_branch__Inline_0__decoder.rnn.weight_hh"
     named = dataclasses.replace(every, gradient=cfad.vjp(every.model, wrt=[f"main/If_0/then:{name}"]))
-    assert named.gradient.report.wrt == (name,)
+    (wrt,) = named.gradient.report.wrt
+    assert wrt == f"main/If_0/then:{name}"
     feeds = every.subject.feeds()
-    np.testing.assert_array_equal(named.gradients_at(feeds)[name], every.gradients_at(feeds)[name])
+    np.testing.assert_array_equal(named.gradients_at(feeds)[wrt], every.gradients_at(feeds)[wrt])
 
 
 def test_hey_jarvis(wake_words: pathlib.Path) -> None:
@@ -258,7 +259,8 @@ def check_direction(found: Differentiated, feeds: Feeds, gradients: Feeds) -> No
 
 def weight_values(model: ModelProto, names: list[str]) -> Feeds:
     """The weights by name, from every scope."""
-    return {name: numpy_helper.to_array(tensor) for name, tensor in tensors_of(model).items() if name in names}
+    tensors = tensors_of(model)
+    return {name: numpy_helper.to_array(tensors[without_path(name)]) for name in names}
 
 
 def with_weights(model: ModelProto, values: Feeds) -> ModelProto:
@@ -267,8 +269,14 @@ def with_weights(model: ModelProto, values: Feeds) -> ModelProto:
     copy.CopyFrom(model)
     tensors = tensors_of(copy)
     for name, value in values.items():
-        tensors[name].CopyFrom(numpy_helper.from_array(value, tensors[name].name))
+        tensor = tensors[without_path(name)]
+        tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
     return copy
+
+
+def without_path(name: str) -> str:
+    """The author's name of the weight ``scope/path:name``; in these models no two scopes share one."""
+    return name.rpartition(":")[2]
 
 
 def tensors_of(model: ModelProto) -> dict[str, TensorProto]:

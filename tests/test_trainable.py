@@ -45,8 +45,8 @@ def test_weights_are_found_in_every_scope() -> None:
     assert cfad.vjp(onnx.parser.parse_model(MODEL), wrt=cfad.INITIALIZERS, outputs=["y"]).report.wrt == (
         "bias",
         "shared",
-        "w",
-        "v",
+        "main/if_0/then:w",
+        "main/if_0/else:v",
     )
 
 
@@ -61,8 +61,8 @@ def test_gradients_by_constants_of_branches(deep: bool) -> None:
     scaled = x * np.asarray([0.5, 1, 2], np.float32)
     w = np.arange(1.0, 13).reshape(3, 4)
     product = scaled @ w
-    np.testing.assert_allclose(found["w_grad"], deep * scaled.T @ (seed * product / 2), rtol=1e-5)
-    np.testing.assert_allclose(found["v_grad"], (not deep) * scaled.T @ seed, rtol=1e-5)
+    np.testing.assert_allclose(found["main/if_0/then:w_grad"], deep * scaled.T @ (seed * product / 2), rtol=1e-5)
+    np.testing.assert_allclose(found["main/if_0/else:v_grad"], (not deep) * scaled.T @ seed, rtol=1e-5)
     np.testing.assert_allclose(found["bias_grad"], seed.sum(0))
 
 
@@ -77,11 +77,11 @@ def test_constant_that_is_the_result_of_a_branch(wrt: Any, up: bool) -> None:
         y = Mul (z, z)
     }"""
     gradient = cfad.vjp(model(text), wrt=wrt)
-    assert set(gradient.report.wrt) == {"a", "b"}
+    assert set(gradient.report.wrt) == {"main/if_0/then:a", "main/if_0/else:b"}
     check_emitted(gradient.proto())
     found = run_ort(gradient.proto(), {"up": np.asarray(up), "y_grad": np.ones(2, np.float32)})
-    np.testing.assert_array_equal(found["a_grad"], [2, 4] if up else [0, 0])
-    np.testing.assert_array_equal(found["b_grad"], [0, 0] if up else [6, 8])
+    np.testing.assert_array_equal(found["main/if_0/then:a_grad"], [2, 4] if up else [0, 0])
+    np.testing.assert_array_equal(found["main/if_0/else:b_grad"], [0, 0] if up else [6, 8])
     validation = cfad.validate(model(text), gradient, {"up": np.asarray(up)})
     assert validation.holds, str(validation)
 

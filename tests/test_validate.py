@@ -73,7 +73,9 @@ def test_random_model_is_not_checked(name: str) -> None:
     found = cfad.validate(example.model, feeds=example.feeds, wrt=example.wrt)
     assert set(verdicts(found).values()) == {Outcome.UNCHECKED}
     assert "random" in str(found)
-    found.raise_if_failed()
+    assert not found.holds
+    with pytest.raises(ValidationError, match="nothing was checked.*Turn off what draws random numbers"):
+        found.raise_if_failed()
 
 
 @pytest.mark.parametrize("real", ["double", "float", "float16"])
@@ -143,12 +145,33 @@ def test_wrong_type_or_shape_of_a_gradient_is_caught() -> None:
     assert "float64[2], not float32[2]" in str(found)
 
 
-def test_jump_at_a_weight_is_said_so_and_is_no_failure() -> None:
+def test_jump_at_a_weight_is_said_so() -> None:
     jump = "g (int64[2] n) => (float[2] y) <float[2] w = {1.0, 2.0}> { f = Floor (w) p = Mul (f, w) y = Add (p, w) }"
     found = cfad.validate(model(jump), feeds={"n": np.zeros(2, np.int64)}, wrt=["w"])
     assert verdicts(found)["w"] is Outcome.KINK
-    assert found.holds
+    assert not found.holds
     assert "1 not smooth here" in found.conclusion
+    assert "nothing was checked" in str(found)
+
+
+def test_jump_at_one_of_two_weights_spares_the_other() -> None:
+    jump = """g (int64[2] n) => (float[2] y) <float[2] w = {1.0, 2.0}, float[2] v = {1.5, 2.0}> {
+        f = Floor (w) p = Mul (f, w) q = Add (p, w) y = Mul (q, v)
+    }"""
+    found = cfad.validate(model(jump), feeds={"n": np.zeros(2, np.int64)}, wrt=["w", "v"])
+    assert verdicts(found) == {"w": Outcome.KINK, "v": Outcome.HOLDS}
+    assert found.holds
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"rtol": -1.0}, {"rtol": 0.0}, {"rtol": np.nan}, {"rtol": 1.0}, {"directions": 0}, {"every_element_up_to": -1},
+     {"seed": -1}],
+    ids=str,
+)  # fmt: skip
+def test_number_out_of_range_is_refused(setting: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match=f"{next(iter(setting))} .*expected a number"):
+        cfad.validate(model("g (float[2] x) => (float[2] y) { y = Sin (x) }"), **setting)
 
 
 def test_another_point_is_tried_where_the_given_one_is_a_kink() -> None:
@@ -206,19 +229,21 @@ def test_initializer_of_a_branch_is_varied(up: bool) -> None:
     gradient = cfad.vjp(model(BRANCHES), wrt=cfad.INITIALIZERS)
     found = cfad.validate(model(BRANCHES), gradient, feeds)
     assert found.holds, str(found)
-    assert list(verdicts(found)) == ["w", "k", "k_1"]
-    assert found.vacuous == (("k_1",) if up else ("k",))
-    assert cfad.validate(model(BRANCHES), replaced(gradient, "k_grad", "Neg", None), feeds).holds == (not up)
+    then, other = "main/if_0/then:k", "main/if_0/else:k"
+    assert list(verdicts(found)) == ["w", then, other]
+    assert found.vacuous == ((other,) if up else (then,))
+    assert cfad.validate(model(BRANCHES), replaced(gradient, f"{then}_grad", "Neg", None), feeds).holds == (not up)
 
 
 @pytest.mark.parametrize("up", [True, False])
 def test_constant_of_a_branch_is_varied(up: bool) -> None:
     feeds = {"x": np.asarray([0.5, -1.0], np.float32), "up": np.asarray(up)}
-    gradient = cfad.vjp(model(BRANCHES), wrt=["main/if_0/else:k"])
-    found = cfad.validate(model(BRANCHES), gradient, feeds, wrt=["main/if_0/else:k"])
-    assert list(verdicts(found)) == ["k_1"]
-    assert (found.vacuous == ("k_1",)) == up
-    assert cfad.validate(model(BRANCHES), replaced(gradient, "k_1_grad", "Neg", None), feeds).holds == up
+    name = "main/if_0/else:k"
+    gradient = cfad.vjp(model(BRANCHES), wrt=[name])
+    found = cfad.validate(model(BRANCHES), gradient, feeds, wrt=[name])
+    assert list(verdicts(found)) == [name]
+    assert (found.vacuous == (name,)) == up
+    assert cfad.validate(model(BRANCHES), replaced(gradient, f"{name}_grad", "Neg", None), feeds).holds == up
 
 
 MASKED = """g (float[2,3] x, float[3] m) => (float[2,3] s, float[2,3] y) {
@@ -263,6 +288,9 @@ def test_nothing_is_checked_where_no_output_is_finite(x: list[float]) -> None:
     validation = cfad.validate(onnx.parser.parse_model(text), feeds={"x": np.array(x, np.float32)})
     assert verdicts(validation) == {"x": Outcome.UNCHECKED}
     assert validation.conclusion == "0 of 1 gradients hold, 1 not checked"
+    assert not validation.holds
+    with pytest.raises(ValidationError, match="nothing was checked.*Give other inputs"):
+        validation.raise_if_failed()
 
 
 def test_zero_on_both_sides_is_named() -> None:

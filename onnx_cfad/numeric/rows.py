@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from onnx_cfad.errors import TargetError
+from onnx_cfad.errors import ModelError, TargetError
 from onnx_cfad.numeric.differences import Accuracy, Comparison, Outcome, Sample, compare
 from onnx_cfad.numeric.evaluators import EPSILON, Evaluator, smallest_normal
 from onnx_cfad.ports import describe
@@ -51,12 +51,20 @@ class Extent:
     Attributes:
         directions: Random directions for each wrt.
         every_element_up_to: Largest number of elements to check one by one.
-        rtol: Relative error that holds; None for one by element type.
+        rtol: Relative error that holds, between 0 and 1; None for one by element type.
     """
 
     directions: int
     every_element_up_to: int
     rtol: float | None
+
+    def __post_init__(self) -> None:
+        if self.directions < 1:
+            raise ModelError(f"directions {self.directions}", "expected a number from 1 up")
+        if self.every_element_up_to < 0:
+            raise ModelError(f"every_element_up_to {self.every_element_up_to}", "expected a number from 0 up")
+        if self.rtol is not None and not 0 < self.rtol < 1:
+            raise ModelError(f"rtol {self.rtol}", "expected a number between 0 and 1", "Leave it out: it goes by type.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -31,6 +31,7 @@ def report_table(report: Report, target: Path) -> RenderableType:
         )
     lines.append(_pair("differentiated", _names(report.outputs)))
     lines.append(_pair("by", _names(report.wrt)))
+    lines += _interface(report.seeds, report.gradients)
     lines.append(_pair("nodes", f"{before} before, {after} after"))
     lines += [_warning(warning) for warning in report.warnings]
     lines.append(_pair("written", str(target)))
@@ -53,7 +54,7 @@ def _plan_row(site: SiteReport) -> tuple[str, ...]:
 
 def inspection_tree(inspection: Inspection) -> RenderableType:
     """Inputs, outputs, the tree of control-flow sites, and the operators without a rule."""
-    root = Tree(Text(f"main: {inspection.nodes} nodes, opset {inspection.opset}", style="bold"))
+    root = Tree(Text(f"main: {inspection.nodes} nodes, opset {_opset(inspection)}", style="bold"))
     for site in inspection.sites:
         _grow(root, site, "main")
     if not inspection.sites:
@@ -61,6 +62,7 @@ def inspection_tree(inspection: Inspection) -> RenderableType:
     lines: list[RenderableType] = [
         _pair("inputs", _values(inspection.inputs)),
         _pair("outputs", _values(inspection.outputs)),
+        *_interface(inspection.seeds, inspection.gradients),
         root,
         *_rules(inspection.without_rule),
         *(_warning(remark) for remark in inspection.remarks),
@@ -88,6 +90,7 @@ def validation_table(validation: Validation, *, narrow: bool = False) -> Rendera
         validation.primal_conclusion,
         _pair("differences", validation.evaluator),
         *(_pair("note", remark) for remark in validation.remarks),
+        *([] if validation.checked else [_warning(f"nothing was checked. {validation.advice}")]),
         Text(validation.conclusion, style=style),
     )
 
@@ -139,6 +142,20 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 def _pair(title: str, text: str) -> Text:
     return Text.assemble((f"{title}: ", "bold"), text)
+
+
+def _interface(seeds: Mapping[str, str], gradients: Mapping[str, str]) -> Iterator[RenderableType]:
+    """What the seeds and gradients are called; every one, because a program has to name them."""
+    if seeds:
+        yield _pair("seeds", ", ".join(seeds.values()))
+    if gradients:
+        yield _pair("gradients", ", ".join(gradients.values()))
+
+
+def _opset(inspection: Inspection) -> str:
+    """The opset of the file, and that of the gradient model where it is another."""
+    opset, working = inspection.opset, inspection.working_opset
+    return str(opset) if opset == working else f"{opset or 'none'} (differentiated as {working})"
 
 
 def _warning(text: str) -> Text:
