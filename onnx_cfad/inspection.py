@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_cfad.adjoint.sweep import passes_derivative
 from onnx_cfad.errors import ModelError
 from onnx_cfad.graph.activity import Activity, find_activity
+from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.regions import Site, control_flow, is_branch, is_loop, loop_site
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import infer_types
@@ -47,6 +48,7 @@ class SiteInspection:
         scan_outputs: The results stacked over the iterations.
         outputs: The results of an If.
         captured: The values of enclosing scopes that it reads.
+        fixed_point: Whether a loop iterates to a fixed point, and why, or why not; empty for an If.
         nodes: The number of nodes in its regions.
         sites: The sites inside it.
     """
@@ -60,6 +62,7 @@ class SiteInspection:
     scan_outputs: tuple[ValueReport, ...]
     outputs: tuple[ValueReport, ...]
     captured: tuple[ValueReport, ...]
+    fixed_point: str
     nodes: int
     sites: tuple[SiteInspection, ...]
 
@@ -194,6 +197,7 @@ class _View:
             scan_outputs=self.values(output.stacked for output in loop.outputs) if loop else (),
             outputs=self.values(node.outputs) if loop is None else (),
             captured=self.values(value for value in site.captured if not _is_shape_arithmetic(value)),
+            fixed_point=str(find_fixed_point(loop)) if loop else "",
             nodes=sum(1 for region in site.regions for _ in region.graph.all_nodes()),
             sites=tuple(self.site(inner) for region in site.regions for inner in region.sites),
         )

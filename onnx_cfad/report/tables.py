@@ -114,6 +114,10 @@ def _grow(parent: Tree, site: SiteInspection, around: str) -> None:
     for title, values in kinds:
         if values:
             branch.add(_pair(title, _values(values)))
+    if site.fixed_point and site.kind == "Loop":
+        title, _, text = site.fixed_point.partition(": ")
+        first, *more = text.split("; ")
+        branch.add(_pair(title, first + (f"; and {len(more)} more" if more else "")))
     for inner in site.sites:
         _grow(branch, inner, site.path)
 
