@@ -311,3 +311,17 @@ def test_pad_gradient_crops_by_negative_pads() -> None:
     np.testing.assert_array_equal(found["x_grad"], np.arange(1.0, 6.0))
     with pytest.raises(ValueError, match="negative"):
         ReferenceEvaluator(proto).run(None, {"x": np.arange(5.0), "y_grad": np.arange(8.0)})
+
+
+@OPTIMISED
+def test_transpose_beside_a_pad_along_one_axis(optimise: bool) -> None:
+    text = """m (double[2,3,4] x) => (double[2,2,4] y)
+        <int64[1] one = {1}, int64[1] three = {3}, int64[1] axis = {2}> {
+        t = Transpose <perm = [0, 2, 1]> (x)
+        s = Slice (t, one, three, axis)
+        y = Transpose <perm = [0, 2, 1]> (s)
+    }"""
+    ct = np.arange(16.0).reshape(2, 2, 4)
+    feeds = {"x": np.zeros((2, 3, 4)), "y_grad": ct}
+    expected = np.concatenate([np.zeros((2, 1, 4)), ct], 1)
+    np.testing.assert_array_equal(run_ort(gradient(text), feeds, optimise=optimise)["x_grad"], expected)

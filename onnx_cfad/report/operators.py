@@ -95,8 +95,8 @@ def markdown() -> str:
         "Made by `python -m onnx_cfad.report.operators > docs/operators.md`; do not edit.",
         textwrap.fill(counts, _WIDTH),
         textwrap.fill(_READING, _WIDTH),
-        _section("With a rule", ("operator", "opset", "rule in"), rules, _file_of),
-        _section("Through the body of the specification", ("operator", "opset", "rule in"), bodies, _file_of),
+        _section("With a rule", ("operator", "opset", "rule in"), rules, _place),
+        _section("Through the body of the specification", ("operator", "opset", "rule in"), bodies, _place),
         _section("Control flow and rewritten operators", ("operator", "opset", "how"), flow, _way),
         _section("No derivative", ("operator", "opset", "reason"), constant, _reason),
         _section("No entry", ("operator", "opset", "floating point"), without, _floats),
@@ -115,9 +115,13 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _file_of(operator: Operator) -> str:
+def _place(operator: Operator) -> str:
     assert isinstance(operator.entry, Rule)
-    path = operator.entry.function.__module__.replace(".", "/") + ".py"
+    return _file_of(operator.entry)
+
+
+def _file_of(rule: Rule) -> str:
+    path = rule.function.__module__.replace(".", "/") + ".py"
     return f"[{path.rpartition('/')[2]}](../{path})"
 
 
@@ -135,14 +139,12 @@ def _floats(operator: Operator) -> str:
 
 
 def _other_domains() -> str:
-    """Which other domains onnx defines, and how many of their operators have an entry."""
-    schemas = {(s.domain, s.name) for s in onnx.defs.get_all_schemas() if s.domain != ""}
-    known = {(domain, name) for domain, name, _ in entries()}
+    """The operators of other domains that have an entry: how, and where or why."""
     rows: list[tuple[str, str, str]] = []
-    for domain in sorted({domain for domain, _ in schemas}):
-        own = {key for key in schemas if key[0] == domain}
-        rows.append((domain, str(len(own)), str(len(own & known))))
-    return f"## Other domains\n\n{_table(('domain', 'operators', 'with an entry'), rows)}"
+    for domain, name, entry in entries():
+        if domain:
+            rows.append((domain, name, _file_of(entry) if isinstance(entry, Rule) else entry.reason))
+    return f"## Other domains\n\n{_table(('domain', 'operator', 'rule in, or why there is no derivative'), rows)}"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from onnx_cfad.rules import (
     batch_normalization,  # noqa: F401
     casts,  # noqa: F401
     columns,  # noqa: F401
+    com_microsoft,  # noqa: F401
     convolution,  # noqa: F401
     cumulative,  # noqa: F401
     deformable,  # noqa: F401

@@ -104,16 +104,16 @@ def mish(ct: Expr, y: Expr, x: Expr) -> Expr:
 
 @vjp("Gelu", elementwise=True)
 def gelu(ct: Expr, y: Expr, x: Expr, *, approximate: str) -> Expr:
-    return ct * (_gelu_tanh_slope(x) if approximate == "tanh" else _gelu_slope(x))
+    return ct * (gelu_tanh_slope(x) if approximate == "tanh" else gelu_slope(x))
 
 
-def _gelu_slope(x: Expr) -> Expr:
+def gelu_slope(x: Expr) -> Expr:
     """cdf(x) + x pdf(x) of the normal distribution."""
     cdf = 0.5 + 0.5 * op.Erf(x * math.sqrt(0.5))
     return cdf + x * (op.Exp(-0.5 * (x * x)) * (1 / math.sqrt(2 * math.pi)))
 
 
-def _gelu_tanh_slope(x: Expr) -> Expr:
+def gelu_tanh_slope(x: Expr) -> Expr:
     """The derivative of x (1 + t) / 2 with t = tanh(c (x + 0.044715 x^3)); t is 1 or -1 from |x| = 10 on."""
     c = math.sqrt(2 / math.pi)
     z = op.Clip(x, -10.0, 10.0)

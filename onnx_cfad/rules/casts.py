@@ -11,6 +11,7 @@ from onnx_cfad.adjoint.cotangents import sum_to, wide
 from onnx_cfad.adjoint.expr import Expr, concat, op, where
 from onnx_cfad.graph.straight_through import carries_estimate
 from onnx_cfad.rules.outputs import handed_out
+from onnx_cfad.rules.padding import pad_along
 from onnx_cfad.rules.registry import nondifferentiable, vjp
 
 nondifferentiable("QuantizeLinear", reason="rounding to integers is piecewise constant")
@@ -118,5 +119,5 @@ def sum_along_axis(steps: Expr, y: Expr, scale: Expr, axis: int, block_size: int
         return sum_to(steps, y.value, along_axis(scale, y, axis, 0)).reshape(scale.shape)
     axis %= y.rank
     short = op.Sub(op.Gather(_merged(scale, axis, block_size), [axis], axis=0), y.dim(axis))
-    whole = op.Pad(wide(steps), concat([scale.builder.constant(np.zeros(1, np.int64)), short]), None, [axis])
+    whole = pad_along(wide(steps), concat([scale.builder.constant(np.zeros(1, np.int64)), short]), [axis])
     return whole.reshape(op.Shape(_blocks(scale, axis, block_size))).sum([axis + 1])

@@ -7,6 +7,7 @@ import numpy as np
 from onnx_cfad.adjoint.cotangents import wide
 from onnx_cfad.adjoint.expr import Builder, Expr, concat, full, op, scan
 from onnx_cfad.errors import UnsupportedOp
+from onnx_cfad.rules.padding import pad_along
 from onnx_cfad.rules.registry import vjp
 
 
@@ -31,8 +32,8 @@ def cum_prod(ct: Expr, y: Expr, x: Expr, axis: Expr, *, exclusive: int, reverse:
 def _next(x: Expr, axis: int, reverse: int) -> Expr:
     """For each element the one that follows in the order of the product, 0 for the last."""
     if reverse:
-        return op.Pad(op.Slice(x, [0], [-1], [axis]), [1, 0], None, [axis])
-    return op.Pad(op.Slice(x, [1], [2**62], [axis]), [0, 1], None, [axis])
+        return pad_along(op.Slice(x, [0], [-1], [axis]), [1, 0], [axis])
+    return pad_along(op.Slice(x, [1], [2**62], [axis]), [0, 1], [axis])
 
 
 def _accumulated(ct: Expr, following: Expr, x: Expr, axis: int, reverse: int) -> Expr:

@@ -40,38 +40,43 @@ def _through_body(
 
     @functools.cache
     def results() -> list[Expr | None]:
-        body = Body(node, xs, outputs[0].builder)
-        return body.pulled_back(cts)
+        builder = outputs[0].builder
+        return Body(*_inlined(node, xs, builder.opset), xs, builder).pulled_back(cts)
 
     return tuple((lambda index=index: results()[index]) for index in range(len(xs)))
 
 
 class Body:
-    """The nodes of an operator's function body, recorded after the nodes of a builder.
+    """The nodes of an operator's body, recorded after the nodes of a builder.
 
     Args:
-        node: The operator's node.
-        xs: Its inputs.
+        model: Computes what the operator does, from its present inputs; consumed.
+        kept: The outputs of the operator that the model gives, by number.
+        xs: The operator's inputs.
         builder: Takes the nodes.
 
     Raises:
-        UnsupportedOp: The specification has no body for this opset, or one with control flow.
+        UnsupportedOp: The body has control flow.
     """
 
-    def __init__(self, node: ir.Node, xs: Sequence[Expr | None], builder: Builder) -> None:
+    def __init__(self, model: ir.Model, kept: Sequence[int], xs: Sequence[Expr | None], builder: Builder) -> None:
         self.xs = xs
         self.builder = builder
         self.nodes: list[ir.Node] = []
-        self.outputs = self._record(node)
+        self.outputs = self._record(model, kept)
 
-    def _record(self, node: ir.Node) -> dict[int, ir.Value]:
+    def _record(self, model: ir.Model, kept: Sequence[int]) -> dict[int, ir.Value]:
         """Records the nodes and gives the outputs that the body makes, by number."""
-        model, kept = _inlined(node, self.xs, self.builder.opset)
         infer_types(model)
         graph = model.graph
         if any(a.type == ir.AttributeType.GRAPH for n in graph for a in n.attributes.values()):
-            raise UnsupportedOp("", f"the body of {node.op_type} has control flow", "Expand the operator in the model.")
+            raise UnsupportedOp("", f"the body of {graph.name} has control flow", "Expand the operator in the model.")
+        for value in list(graph.initializers.values()):
+            assert value.const_value is not None
+            constant = self.builder.constant(value.const_value.numpy(), value.const_value.dtype)
+            ir.convenience.replace_all_uses_with(value, constant.value)
         outputs = dict(zip(kept, graph.outputs, strict=True))
+        graph.outputs.clear()  # they are plain values from now on, which nobody may need
         for value, x in zip(graph.inputs, [x for x in self.xs if x is not None], strict=True):
             ir.convenience.replace_all_uses_with(value, x.value)
         for inner in list(graph):
@@ -147,7 +152,7 @@ def _inlined(node: ir.Node, xs: Sequence[Expr | None], opset: int) -> tuple[ir.M
     call = ir.Node(function.domain, function.name, inputs, list(node.attributes.values()), num_outputs=len(kept))
     for output, name in zip(call.outputs, names, strict=True):
         output.name = name
-    graph = ir.Graph([v for v in inputs if v is not None], list(call.outputs), nodes=[call], name="body")
+    graph = ir.Graph([v for v in inputs if v is not None], list(call.outputs), nodes=[call], name=node.op_type)
     graph.opset_imports[""] = opset
     model = ir.Model(graph, ir_version=10, functions=[function])
     InlinePass()(model)

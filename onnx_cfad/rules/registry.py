@@ -43,6 +43,9 @@ class NoDerivative:
     reason: str
 
 
+RUNTIME_OPERATORS = frozenset(("SimplifiedLayerNormalization",))
+"""What ONNX Runtime adds to the default domain."""
+
 _RULES: dict[tuple[str, str], Rule] = {}
 _NONDIFFERENTIABLE: dict[tuple[str, str], NoDerivative] = {}
 _STRAIGHT_THROUGH: dict[tuple[str, str], Rule] = {}
@@ -68,7 +71,7 @@ def vjp(
         attributes = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
         for op_type in op_types:
             _refuse_second(domain, op_type)
-            if domain == "":
+            if domain == "" and op_type not in RUNTIME_OPERATORS:
                 known = onnx.defs.get_schema(op_type, domain).attributes
                 unknown = [name for name in attributes if name not in known]
                 if unknown:

@@ -9,6 +9,7 @@ import numpy as np
 from onnx_cfad.adjoint.cotangents import wide
 from onnx_cfad.adjoint.expr import Expr, concat, op, zeros_like
 from onnx_cfad.rules.outputs import handed_out
+from onnx_cfad.rules.padding import pad_along
 from onnx_cfad.rules.registry import vjp
 from onnx_cfad.rules.scatter_add import ascending, unpicked
 
@@ -106,14 +107,16 @@ def pad(
         return lambda: unpicked(ct, x, lambda numbers: op.Pad(numbers, pads, None, axes, mode=mode)), None
     # Negative pads crop: this crops what was padded and pads what was cropped.
     opposite = -pads if pads.const is None else [-int(n) for n in pads.const]
+    back = lambda: op.Pad(ct, opposite) if axes is None else pad_along(ct, opposite, axes)  # noqa: E731
     if constant_value is None:
-        return lambda: op.Pad(ct, opposite, None, axes), None
-    return lambda: op.Pad(ct, opposite, None, axes), None, lambda: _pad_value(ct, x, pads, constant_value, axes)
+        return back, None
+    return back, None, lambda: _pad_value(ct, x, pads, constant_value, axes)
 
 
 def _pad_value(ct: Expr, x: Expr, pads: Expr, constant_value: Expr, axes: Expr | None) -> Expr:
     """The sum of the cotangent over the elements that padding added."""
-    added = op.Pad(zeros_like(x), pads, ct.builder.constant(1, ct.dtype), axes)
+    one = ct.builder.constant(1, ct.dtype)
+    added = op.Pad(zeros_like(x), pads, one) if axes is None else pad_along(zeros_like(x), pads, axes, one)
     return _number_like(wide(op.Where(op.Equal(added, 1), ct, 0)).sum().cast(ct.dtype), constant_value)
 
 

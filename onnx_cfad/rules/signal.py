@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.cotangents import wide
 from onnx_cfad.adjoint.expr import Expr, op, where
+from onnx_cfad.rules.padding import pad_along
 from onnx_cfad.rules.registry import vjp
 from onnx_cfad.rules.scatter_add import scatter_add
 
@@ -82,7 +83,7 @@ def _fitted(x: Expr, axis: Expr, size: Expr, length: Expr) -> Expr:
     """``x``, of ``size`` along ``axis``, cut or filled with zeros to ``length``."""
     if size.value is length.value:
         return x
-    return op.Pad(x, op.Concat([0], length - size, axis=0), 0, axis)
+    return pad_along(x, op.Concat([0], length - size, axis=0), axis)
 
 
 def _multiplicity(x: Expr, axis: Expr, length: Expr, bins: Expr) -> Expr:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Expr, concat, op
+from onnx_cfad.rules.padding import pad_along
 from onnx_cfad.rules.registry import vjp
 from onnx_cfad.rules.scatter_add import ascending, shaped, unpicked
 
@@ -49,7 +50,7 @@ def _unsliced(ct: Expr, x: Expr, starts: Expr, ends: Expr, axes: Expr | None, st
     widths = _widths(ct, x, bounds)
     if np.any(np.abs(strides) != 1):
         ct = _spread(ct, x, bounds)
-    return op.Pad(ct, widths, None, bounds.axes)
+    return pad_along(ct, widths, bounds.axes)
 
 
 def _is_flip(starts: Expr, ends: Expr, strides: np.ndarray) -> bool:
@@ -89,7 +90,14 @@ def _spread(ct: Expr, x: Expr, bounds: _Bounds) -> Expr:
     zeros = [0] * len(spread) + [int(factors[axis]) - 1 for axis in spread]
     shape = op.Shape(ct) if None in x.dims else ct.shape
     target = op.Mul(shape, factors) if shape.const is None else ct.builder.constant(shape.const * factors)
-    return op.Pad(ct.unsqueeze(inserted), zeros, None, inserted).reshape(target)
+    return pad_along(_inserted(ct, inserted), zeros, inserted).reshape(target)
+
+
+def _inserted(x: Expr, axes: list[int]) -> Expr:
+    """``x`` with axes of length 1, and the number of axes that it has then."""
+    longer = x.unsqueeze(axes)
+    longer.value.shape = ir.Shape([None] * (x.rank + len(axes)))
+    return longer
 
 
 def _widths(ct: Expr, x: Expr, bounds: _Bounds) -> Expr:
