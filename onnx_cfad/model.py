@@ -14,6 +14,7 @@ from onnx_ir.serde import TensorProtoTensor
 from onnx_cfad import weights
 from onnx_cfad.dimension_names import plain_dimension_names
 from onnx_cfad.errors import ModelError
+from onnx_cfad.expand_bodies import expand_bodies
 from onnx_cfad.functions import inline_functions, root_message
 from onnx_cfad.opsets import convert_opset, stamp_versions
 from onnx_cfad.rewriters.expand_sequence_map import ExpandSequenceMapPass
@@ -82,6 +83,7 @@ def normalise(model: ir.Model) -> ir.Model:
     stamp_versions(model)
     inline_functions(model)
     convert_opset(model)
+    expand_bodies(model)
     ExpandSequenceMapPass()(model)
     model.ir_version = max(model.ir_version, _ir_version_for(model.opset_imports[""]))
     check_depth(model.graph, "main")

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx_cfad.adjoint.expr import Builder, Expr, concat, op
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.operator_types import keep_shape
-from onnx_cfad.graph.regions import Carry, LoopSite, ScanInput, loop_site
+from onnx_cfad.graph.regions import Carry, LoopSite, ScanInput, loop_site, mark_level
 
 WITHOUT_LIMIT = 64
 """Iterations in a segment of a loop that has no trip limit, where none were asked for."""
@@ -82,6 +82,7 @@ def segment_scan(node: ir.Node, segment: int, trips: int, builder: Builder) -> S
     for output, whole in zip(site.outputs, outer[len(site.carries) :], strict=True):
         results.append(_merge_axis(whole, output.axis, output.stacked))
     _replace(node, outer_node, before, results)
+    mark_level(_producer(inner[0]))
     return Segmented(outer_node, _producer(inner[0]))
 
 
@@ -165,6 +166,7 @@ class _LoopSegments:
             self.merged(x, outer[0], o.stacked) for x, o in zip(outer[1 + len(finals) :], site.outputs, strict=True)
         ]
         _replace(self.node, outer_node, self.before, [*finals, *merged])
+        mark_level(_producer(inner[0]))
         length: int | ir.Value = self.segment if self.chosen is None else self.chosen
         return Segmented(outer_node, _producer(inner[0]), frozenset({site.body}), length)
 

@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, concat, op
 from onnx_cfad.adjoint.extend import NewCarry, counting_carry, extend_loop, sequence_carry
+from onnx_cfad.adjoint.packed import can_pack, pack, unpack
 from onnx_cfad.adjoint.residuals import Keeper
 from onnx_cfad.adjoint.reverse_loop import ReverseLoop, Sliced
 from onnx_cfad.adjoint.sweep import Sweep
@@ -241,24 +242,18 @@ class LoopKeeper(Keeper):
         return narrow.value
 
     def _packed(self, value: ir.Value) -> ir.Value | None:
-        """Keeps a sequence as one tensor an iteration, behind a row of zeros (no operator joins an empty sequence)."""
-        shape = value.shape
+        """Keeps a sequence as tensors, which are as long in each iteration as the sequence is there."""
         if value not in self._unpacked:
-            if shape is None or not shape.is_static() or value.dtype is None:
+            if not can_pack(value):
                 return None
-            pack = Builder(self.outer.namer, self.outer.opset)
-            row = pack.constant(np.zeros(shape.numpy()), value.dtype)
-            whole = op.ConcatFromSequence(
-                op.SequenceInsert(pack.expr(value), row, pack.constant(0)), axis=0, new_axis=1
-            )
-            whole.value.shape = ir.Shape([None, *shape.dims])
-            pack.append_to(self.site.body)
-            read = self._sequences.setdefault(whole.value, self._reading(whole.value))
-            unpack = Builder(self.outer.namer, self.outer.opset)
-            parts = op.SplitToSequence(unpack.expr(read), None, axis=0, keepdims=0)
-            result = op.SequenceErase(parts, unpack.constant(0))
-            self.loop.constants.extend(unpack.initializers)
-            self._head.extend(unpack.nodes)
+            packing = Builder(self.outer.namer, self.outer.opset)
+            tensors = [tensor.value for tensor in pack(packing.expr(value))]
+            packing.append_to(self.site.body)
+            unpacking = Builder(self.outer.namer, self.outer.opset)
+            reads = [self._sequences.setdefault(tensor, self._reading(tensor)) for tensor in tensors]
+            result = unpack([unpacking.expr(read) for read in reads], value)
+            self.loop.constants.extend(unpacking.initializers)
+            self._head.extend(unpacking.nodes)
             self._unpacked[value] = result.value
         return self._unpacked[value]
 

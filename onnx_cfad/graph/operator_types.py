@@ -50,6 +50,14 @@ class OperatorTypes:
     def infer(self, node: ir.Node) -> None:
         """Sets type and shape of the outputs of ``node``."""
         declared = [self.declared.setdefault(output, output.shape) for output in node.outputs]
+        self.infer_alone(node)
+        self.sequences.follow(node)
+        for output, shape in zip(node.outputs, declared, strict=True):
+            if output.shape is None and shape is not None and isinstance(output.type, ir.TensorType):
+                output.shape = ir.Shape([d if isinstance(d, int) else self.fresh() for d in shape.dims])
+
+    def infer_alone(self, node: ir.Node) -> None:
+        """Sets what follows from the inputs of ``node``, whatever is declared for its outputs."""
         for output in node.outputs:
             output.shape = None
             output.meta.pop(osi.SYM_DATA_KEY, None)
@@ -63,9 +71,6 @@ class OperatorTypes:
         self.fold(node)
         if node.op_type in _SHAPE_OPERAND and node.outputs[0].shape is None:
             self.rank_from_operand(node)
-        for output, shape in zip(node.outputs, declared, strict=True):
-            if output.shape is None and shape is not None and isinstance(output.type, ir.TensorType):
-                output.shape = ir.Shape([d if isinstance(d, int) else self.fresh() for d in shape.dims])
 
     def by_library(self, node: ir.Node) -> None:
         """Asks onnx-shape-inference, and the onnx package where that has no answer."""

@@ -229,6 +229,7 @@ class ControlFlowGraph:
                 yield from self._regions(child)
 
 
+_LEVEL = "onnx_cfad.level"
 _SIDES = {"then_branch": "then", "else_branch": "else"}
 
 
@@ -260,9 +261,15 @@ def _region(path: str, graph: ir.Graph) -> Region:
     return Region(path, graph, tuple(sites))
 
 
+def mark_level(node: ir.Node) -> None:
+    """Says that ``node`` is a level of the loop around it, made by a rewriting: its regions have the loop's path."""
+    node.meta[_LEVEL] = True
+
+
 def _site(path: str, node: ir.Node) -> Site:
+    around = path.rpartition("/")[0]
     regions = [
-        _region(f"{path}/{_SIDES.get(key, key)}", attribute.as_graph())
+        _region(around if _LEVEL in node.meta else f"{path}/{_SIDES.get(key, key)}", attribute.as_graph())
         for key, attribute in node.attributes.items()
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref()
     ]

@@ -2,11 +2,15 @@
 
 A dimension that differs between elements, or that is not known, is anonymous (``SymbolicDim(None)``): two reads of the
 sequence need not agree on it. An empty sequence says nothing about its elements.
+
+Neither does what is computed from an element of a sequence that is empty as far as is known: a run that gets there
+fails. A loop that starts with an empty list and reads it in one branch has added to it in the other one before; the
+next pass over its body knows by what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import onnx_ir as ir
 
@@ -28,6 +32,21 @@ class SequenceShapes:
     def __init__(self, fresh: Callable[[], ir.SymbolicDim]) -> None:
         self._fresh = fresh
         self.empty: set[ir.Value] = set()
+        self.unreached: set[ir.Value] = set()
+
+    def follow(self, node: ir.Node) -> None:
+        """Marks the outputs of an operator that reads an element of an empty sequence, or what follows from one."""
+        inputs = [value for value in node.inputs if value is not None]
+        reads_nothing = node.op_type == "SequenceAt" and inputs[0] in self.empty
+        if reads_nothing or not self.unreached.isdisjoint(inputs):
+            self.mark(node.outputs)
+        else:
+            self.unreached.difference_update(node.outputs)
+
+    def mark(self, values: Iterable[ir.Value]) -> None:
+        """Says that no run gets to ``values``, as far as is known."""
+        for value in values:
+            (self.empty if isinstance(value.type, ir.SequenceType) else self.unreached).add(value)
 
     def infer(self, node: ir.Node) -> None:
         """Sets the shape of the outputs of a sequence operator."""

@@ -103,7 +103,9 @@ class _Inference:
         for output, a, b in zip(node.outputs, site.then_branch.outputs, site.else_branch.outputs, strict=True):
             output.type = a.type if a.type is not None else b.type
             sequence = isinstance(output.type, ir.SequenceType)
-            output.shape = self.merge_sequences(a, b) if sequence else self.merge(a.shape, b.shape)
+            output.shape = self.merge_sequences(a, b) if sequence else self.merge_tensors(a, b)
+            silent = self.sequences.empty if sequence else self.sequences.unreached
+            (silent.add if a in silent and b in silent else silent.discard)(output)
 
     def merge_sequences(self, a: ir.Value, b: ir.Value) -> ir.Shape | None:
         """What the elements of both have in common; an empty one says nothing."""
@@ -111,6 +113,13 @@ class _Inference:
         if a in empty or b in empty:
             return b.shape if a in empty else a.shape
         return merge(a.shape, b.shape)
+
+    def merge_tensors(self, a: ir.Value, b: ir.Value) -> ir.Shape | None:
+        """What both have in common; one that no run gets to says nothing."""
+        unreached = self.sequences.unreached
+        if a in unreached or b in unreached:
+            return copied(b.shape if a in unreached else a.shape)
+        return self.merge(a.shape, b.shape)
 
     def merge(self, a: ir.Shape | None, b: ir.Shape | None) -> ir.Shape | None:
         if a is None or b is None or a.rank() != b.rank():
@@ -130,6 +139,8 @@ class _Inference:
             (self.sequences.empty.add if carry.initial in self.sequences.empty else self.sequences.empty.discard)(
                 carry.entry
             )
+            unreached = self.sequences.unreached
+            (unreached.add if carry.initial in unreached else unreached.discard)(carry.entry)
         for source in site.inputs:
             source.slice.type = source.source.type
             source.slice.shape = _without(source.source.shape, source.axis)
@@ -152,7 +163,7 @@ class _Inference:
             if isinstance(carry.entry.type, ir.SequenceType):
                 changed |= self.widen_sequence(carry)
                 continue
-            if entry is None:
+            if entry is None or carry.exit in self.sequences.unreached:
                 continue
             if found is None or found.rank() != entry.rank():
                 carry.entry.shape, changed = None, True

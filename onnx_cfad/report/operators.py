@@ -21,6 +21,7 @@ _CONTROL_FLOW = {
     "Scan": "Loop: [taped](plans.md#taped), [checkpointed](plans.md#checkpointed) or [unrolled](plans.md#unrolled)",
 }
 _REWRITTEN = {
+    "LinearAttention": "Written out as its specified body, which has a Scan, when a model is loaded",
     "Scatter": "Rewritten as `ScatterElements` when a model is loaded",
     "SequenceMap": "Rewritten as `Loop` when a model is loaded",
     "Upsample": "Rewritten as `Resize` when a model is loaded",

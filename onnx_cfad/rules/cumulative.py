@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 
 from onnx_cfad.adjoint.cotangents import wide
 from onnx_cfad.adjoint.expr import Builder, Expr, concat, full, op, scan
-from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.rules.padding import pad_along
 from onnx_cfad.rules.registry import vjp
 
@@ -21,12 +21,29 @@ def cum_sum(ct: Expr, y: Expr, x: Expr, axis: Expr, *, exclusive: int, reverse: 
 def cum_prod(ct: Expr, y: Expr, x: Expr, axis: Expr, *, exclusive: int, reverse: int) -> tuple[Expr, None]:
     """The product before element k times s_k = ct_k + x_{k+1} s_{k+1}: no division, so that zeros are no exception."""
     if axis.const is None:
-        raise UnsupportedOp("", "the axis of CumProd is computed, expected a constant", "Make the axis a constant.")
+        shape, middle = _around(x, axis), x.builder.constant(np.asarray(1))
+        ct_3d, x_3d = op.Reshape(ct, shape), op.Reshape(x, shape)
+        for each in (ct_3d, x_3d):
+            each.value.shape = ir.Shape([None] * 3)
+        found, _ = cum_prod(ct_3d, y, x_3d, middle, exclusive=exclusive, reverse=reverse)
+        return op.Reshape(found, op.Shape(x)), None
     along = int(axis.const.reshape(-1)[0]) % x.rank
     if exclusive:
         ct = _next(ct, along, reverse)
     before = op.CumProd(x, axis, exclusive=1, reverse=reverse)
     return before * _accumulated(ct, _next(x, along, reverse), x, along, reverse), None
+
+
+def _around(x: Expr, axis: Expr) -> Expr:
+    """The shape of ``x`` with the axes before and those behind a computed ``axis`` taken together: [3]."""
+    dims = op.Shape(x)
+    place = op.Mod(op.Reshape(axis, [-1]).cast(ir.DataType.INT64), op.Shape(dims))
+    following = op.Add(place, 1)
+    before = op.ReduceProd(op.Slice(dims, [0], place, [0]), keepdims=1)
+    behind = op.ReduceProd(op.Slice(dims, following, [2**31 - 1], [0]), keepdims=1)
+    shape = concat([before, op.Gather(dims, place), behind])
+    shape.value.shape = ir.Shape([3])
+    return shape
 
 
 def _next(x: Expr, axis: int, reverse: int) -> Expr:

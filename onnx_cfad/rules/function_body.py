@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import onnx
-import onnx.defs
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from onnx_cfad.adjoint.cotangents import Cotangents, guarded, sum_to
 from onnx_cfad.adjoint.expr import Builder, Expr, Update
 from onnx_cfad.errors import UnsupportedOp
+from onnx_cfad.graph.specification import made_outputs, specified_body
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.rules.registry import NoDerivative, Rule, attributes_of, rule_for, vjp
 
@@ -134,13 +132,9 @@ class Body:
 
 
 def _inlined(node: ir.Node, xs: Sequence[Expr | None], opset: int) -> tuple[ir.Model, list[int]]:
-    """A model that is the body of ``node`` with inputs typed as ``xs``, and which outputs of the node it has.
-
-    A body leaves out what nobody asked for, but still lists it.
-    """
-    proto = _function(node, xs, opset)
-    made = {name for inner in proto.node for name in inner.output} | set(proto.input)
-    kept = [index for index, name in enumerate(proto.output) if name in made]
+    """A model that is the body of ``node`` with inputs typed as ``xs``, and which outputs of the node it has."""
+    proto = specified_body(node, [None if x is None else x.value for x in xs], opset)
+    kept = made_outputs(proto)
     names = [proto.output[index] for index in kept]
     del proto.output[:]
     proto.output.extend(names)
@@ -159,21 +153,4 @@ def _inlined(node: ir.Node, xs: Sequence[Expr | None], opset: int) -> tuple[ir.M
     return model, kept
 
 
-def _function(node: ir.Node, xs: Sequence[Expr | None], opset: int) -> onnx.FunctionProto:
-    """The body of ``node`` as its specification gives it for ``opset``."""
-    schema: Any = onnx.defs.get_schema(node.op_type, opset, "")  # its stub lacks the function bodies
-    if schema.has_function:
-        return schema.function_body
-    if not schema.has_context_dependent_function:
-        raise UnsupportedOp("", f"{node.op_type} has neither a rule nor a function body", "Register a rule.")
-    types = [onnx.TypeProto() if x is None else _type_proto(x) for x in xs]
-    complete = ir.serde.serialize_node(node)
-    body = schema.get_context_dependent_function(complete.SerializeToString(), [t.SerializeToString() for t in types])
-    return onnx.FunctionProto.FromString(body)
-
-
-def _type_proto(x: Expr) -> onnx.TypeProto:
-    return ir.serde.serialize_value(ir.Value(name="x", type=x.type, shape=x.value.shape)).type
-
-
-vjp_by_body("Attention", "CausalConvWithState", "LinearAttention", "RotaryEmbedding")
+vjp_by_body("Attention", "CausalConvWithState", "RotaryEmbedding")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
 import onnx_cfad as cfad
+from onnx_cfad.numeric.differences import Outcome
 from tests.oracle import assert_vjp, node_model, run_ort
 
 RNG = np.random.default_rng(0)
@@ -100,12 +102,34 @@ def test_causal_convolution_with_state() -> None:
     assert_vjp(node, feeds, opset=27)
 
 
-def test_control_flow_in_a_body_is_refused() -> None:
-    feeds = {name: normal(2, 6, 8) for name in "qkv"} | {"decay": normal(2, 6, 2), "beta": normal(2, 6, 2)}
+def linear_attention() -> tuple[onnx.ModelProto, dict[str, Any]]:
+    feeds = {name: normal(2, 6, 8) for name in "qkv"} | {"decay": -abs(normal(2, 6, 2)), "beta": normal(2, 6, 2)}
     inputs = ["q", "k", "v", "", "decay", "beta"]
     node = helper.make_node("LinearAttention", inputs, ["y", "state"], kv_num_heads=2, q_num_heads=2)
-    with pytest.raises(cfad.UnsupportedOp, match="control flow"):
-        cfad.vjp(node_model(node, feeds, opset=27), wrt=["q"], outputs=["y"])
+    return node_model(node, feeds, opset=27), feeds
+
+
+@pytest.mark.parametrize("plan", ["taped", "checkpointed(segment=3)"])
+def test_control_flow_in_a_body_is_planned_as_a_loop(plan: str) -> None:
+    model, feeds = linear_attention()
+    (path,) = cfad.plan(model)
+    gradient = cfad.vjp(model, sites=[f"{path}={plan}"])
+    found = cfad.validate(model, gradient, feeds, every_element_up_to=0)
+    assert found.holds, str(found)
+    assert all(row.verdict is Outcome.HOLDS and not row.is_zero for row in found.rows), str(found)
+
+
+def test_body_in_a_branch_is_written_out_too() -> None:
+    """The types that the body depends on are those of values from outside the branch."""
+    model, feeds = linear_attention()
+    (node,) = model.graph.node
+    branches = [helper.make_graph([n], name, [], list(model.graph.output)) for name, n in (("t", node), ("e", node))]
+    outputs = [o.name for o in model.graph.output]
+    del model.graph.node[:]
+    model.graph.node.append(helper.make_node("If", ["up"], outputs, then_branch=branches[0], else_branch=branches[1]))
+    model.graph.input.append(helper.make_tensor_value_info("up", onnx.TensorProto.BOOL, []))
+    gradient = cfad.vjp(model, outputs=["y"], wrt=["q", "beta"])
+    assert cfad.validate(model, gradient, {**feeds, "up": np.asarray(True)}, every_element_up_to=0).holds
 
 
 def test_half_precision() -> None:

@@ -203,11 +203,12 @@ def test_running_product_with_zeros(exclusive: int) -> None:
     assert_vjp(node, {"x": x}, constants={"a": np.asarray(0)}, opset=26)
 
 
-def test_running_product_along_a_computed_axis_is_refused() -> None:
-    feeds = {"x": np.ones((2, 3)), "a": np.asarray(1)}
-    model = node_model(helper.make_node("CumProd", ["x", "a"], ["y"]), feeds, opset=26)
-    with pytest.raises(cfad.UnsupportedOp, match="axis of CumProd"):
-        cfad.vjp(model, wrt=["x"])
+@pytest.mark.parametrize("axis", [0, 2, -2])
+@pytest.mark.parametrize(("exclusive", "reverse"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_running_product_along_a_computed_axis(axis: int, exclusive: int, reverse: int) -> None:
+    x = np.where(RNG.random((2, 3, 4)) < 0.2, 0, RNG.standard_normal((2, 3, 4)))
+    node = helper.make_node("CumProd", ["x", "a"], ["y"], exclusive=exclusive, reverse=reverse)
+    assert_vjp(node, {"x": x, "a": np.asarray(axis)}, wrt=["x"], opset=26)
 
 
 @pytest.mark.parametrize("op_type", REDUCTIONS)
