@@ -31,6 +31,7 @@ class Prepared:
         positive: Bodies of Loops that run at least once whenever they are reached.
         replayed: Bodies of loops that the reverse pass runs again.
         lengths: For each such body of a segment whose last run may be shorter: the full length in iterations.
+        kept: For such a body: values that the forward pass keeps although they could be computed again.
         copies: Subgraphs that were copied, with their originals.
     """
 
@@ -38,6 +39,9 @@ class Prepared:
     positive: frozenset[ir.Graph] = frozenset()
     replayed: frozenset[ir.Graph] = frozenset()
     lengths: Mapping[ir.Graph, Length] = dataclasses.field(default_factory=dict[ir.Graph, Length])
+    kept: Mapping[ir.Graph, tuple[ir.Value, ...]] = dataclasses.field(
+        default_factory=dict[ir.Graph, tuple[ir.Value, ...]]
+    )
     copies: Mapping[ir.Graph, ir.Graph] = dataclasses.field(default_factory=dict[ir.Graph, ir.Graph])
 
     @classmethod
@@ -45,11 +49,13 @@ class Prepared:
         """All sites together, inner ones first; a copied subgraph is treated as its original."""
         adjoints: dict[ir.Graph, Adjoint] = {}
         lengths: dict[ir.Graph, Length] = {}
+        kept: dict[ir.Graph, tuple[ir.Value, ...]] = {}
         positive: set[ir.Graph] = set()
         replayed: set[ir.Graph] = set()
         for part in parts:
             adjoints.update(part.adjoints)
             lengths.update(part.lengths)
+            kept.update(part.kept)
             positive |= part.positive
             replayed |= part.replayed
             for copy, original in part.copies.items():
@@ -59,7 +65,7 @@ class Prepared:
                     lengths[copy] = lengths[original]
                 positive |= {copy} if original in positive else set()
                 replayed |= {copy} if original in replayed else set()
-        return cls(adjoints, frozenset(positive), frozenset(replayed), lengths)
+        return cls(adjoints, frozenset(positive), frozenset(replayed), lengths, kept)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,6 +64,8 @@ class _Batching:
                 self.rows[node.outputs[0]] = _Rows(source, backwards=False)
             elif self._can_batch(node):
                 self._batch(node)
+            else:
+                self._join_addends(node)
         graph.insert_before(site.node, self.before.nodes)
         for initializer in self.before.initializers:
             graph.initializers.add(initializer)
@@ -88,6 +90,31 @@ class _Batching:
         rank = output.shape.rank()
         whole = all(v.shape is not None and v.shape.rank() == rank for v in stacked)
         return node.op_type in _UNARY or (node.op_type in _BINARY and whole and all(r <= rank for r in ranks))
+
+    def _join_addends(self, node: ir.Node) -> None:
+        """Makes ``(a + row) + c`` to ``a + (row + c)``, so that the second addition is one for all rows."""
+        inner = node.inputs[0].producer() if node.op_type == "Add" and node.inputs[0] is not None else None
+        addend, shape = node.inputs[1] if inner is not None else None, node.outputs[0].shape
+        if inner is None or addend is None or shape is None or inner.op_type != "Add" or inner.graph is not node.graph:
+            return
+        partial = inner.outputs[0]
+        row = next((k for k, v in enumerate(inner.inputs) if v in self.rows), None)
+        steady = addend.graph is not self.site.body and addend.shape is not None and addend.shape.rank() <= shape.rank()
+        if row is None or not (steady or addend in self.rows) or len(partial.uses()) != 1 or partial.is_graph_output():
+            return
+        old = inner.inputs[row]
+        if old is None or old.shape is None or partial.shape != shape or old.shape != shape:
+            return
+        joined = Builder(self.before.namer, self.before.opset)
+        total = op.Add(joined.expr(old), joined.expr(addend))
+        total.value.shape = shape
+        self.site.body.insert_before(inner, joined.nodes)
+        inner.replace_input_with(row, total.value)
+        ir.convenience.replace_all_uses_with(node.outputs[0], partial, replace_graph_outputs=True)
+        self.site.body.remove(node)
+        made = joined.nodes[0]
+        if self._can_batch(made):
+            self._batch(made)
 
     def _batch(self, node: ir.Node) -> None:
         stacked = next(self.rows[v] for v in node.inputs if v in self.rows)

@@ -7,7 +7,17 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.contraction import Mask, Product, Total, contract, product_of, total, total_of, unmasked
+from onnx_cfad.adjoint.contraction import (
+    Mask,
+    Product,
+    Total,
+    contract,
+    plus_product,
+    product_of,
+    total,
+    total_of,
+    unmasked,
+)
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder, Expr, Update, full, op
 from onnx_cfad.adjoint.reverse_loop import ReverseLoop
@@ -90,7 +100,6 @@ class CapturedSums:
         return found
 
     def _running_sum(self, inner: Cotangents, value: ir.Value, contributions: list[Expr | Update]) -> int:
-        del contributions
         primal = self.keeper.outer.expr(value)
         if primal.is_tensor:
             dtype = ir.DataType.FLOAT if primal.dtype in _SIXTEEN_BIT else primal.dtype
@@ -99,7 +108,13 @@ class CapturedSums:
         else:
             start, type_ = zero_cotangent(primal), primal.type
         state = self.loop.state(f"ct.{value.name}", start, type_, value.shape, fixed=value.shape is not None)
-        state.result = inner.take(value, state.entry)
+        entry = state.entry
+        for contribution in list(contributions):
+            total = plus_product(entry, contribution) if isinstance(contribution, Expr) else None
+            if total is not None:
+                contributions.remove(contribution)
+                entry = total
+        state.result = inner.take(value, entry)
         self._states += 1
         return self._states - 1
 

@@ -25,10 +25,14 @@ from onnx_cfad.adjoint.segments import SHORTEST, Segmented, segment_loop, segmen
 from onnx_cfad.adjoint.sweep import Sweep
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.errors import PlanError
+from onnx_cfad.graph.products import dear_products
 from onnx_cfad.graph.regions import LoopSite, label, loop_site
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import Types
 from onnx_cfad.rewriters.scan_form import loop_to_scan
+
+KEPT = ("", "products")
+"""What may be kept of an iteration beside the carries."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +44,19 @@ class Checkpointed(Adjoint):
             run where the model does not fix it (two levels only).
         levels: 2 for segments, 3 for segments of segments, ...
         tape: Element type of the tape inside a segment, as in ``Taped``; checkpoints are always exact.
+        keep: "products" to keep the results of matrix products that take many operations for each byte
+            (``graph/products.py``), so that a replay reads them; "" to keep the carries alone.
     """
 
     segment: int = 0
     levels: int = 2
     tape: str = ""
+    keep: str = ""
 
     def __post_init__(self) -> None:
         Taped(self.tape)  # refuses what is no tape
+        if self.keep not in KEPT:
+            raise PlanError(f"keep '{self.keep}'", "expected products", "Leave it out to keep the carries alone.")
         if self.segment < 0 or self.levels < 2 or (self.segment == 0 and self.levels > 2):
             found = f"segment={self.segment}, levels={self.levels}"
             raise PlanError("checkpointed", found, "Use segment >= 1 and levels >= 2, or segment 0 with two levels.")
@@ -59,24 +68,29 @@ class Checkpointed(Adjoint):
         known = count.static if not count.conditional else None
         known = known or rows_read(site)
         if self.segment == 0 and known is not None:
-            return Checkpointed(best_length(known), self.levels, self.tape).prepare(node, types, builder)
+            return dataclasses.replace(self, segment=best_length(known)).prepare(node, types, builder)
         size = self.segment ** (self.levels - 1)
         if count.static is not None and count.static <= max(self.segment, 1):
             return Taped(self.tape).prepare(node, types, builder)
         if count.static is not None and count.static <= size:
-            return Checkpointed(self.segment, self.levels - 1, self.tape).prepare(node, types, builder)
+            return dataclasses.replace(self, levels=self.levels - 1).prepare(node, types, builder)
         segmented = _segmented(site, size, types, builder)
-        below = Checkpointed(self.segment, self.levels - 1, self.tape) if self.levels > 2 else Taped(self.tape)
+        below = dataclasses.replace(self, levels=self.levels - 1) if self.levels > 2 else Taped(self.tape)
         inner = segmented.inner if self.levels > 2 else batch_slices(segmented.inner, builder)
         prepared = below.prepare(inner, types, builder)
         outer = segmented.outer.attributes["body"].as_graph()
         again = frozenset(prepared.adjoints)  # all levels below this one
+        kept = dict(prepared.kept)
+        if self.keep and self.levels == 2:
+            body = loop_site(inner).body
+            kept[body] = tuple(dear_products(body))
         uneven = dict.fromkeys(segmented.positive, segmented.length)
         return Prepared(
             {**prepared.adjoints, outer: Replayed()},
             prepared.positive | segmented.positive,
             again,
             {**prepared.lengths, **uneven},
+            kept,
         )
 
     def reverse(self, sweep: Sweep, node: ir.Node, cotangents: Cotangents, *, in_loop: bool) -> None:

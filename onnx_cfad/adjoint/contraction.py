@@ -131,6 +131,19 @@ def contract(product: Product, left: Expr, right: Expr) -> Expr:
     return op.Gemm(*flat, transA=1)
 
 
+def plus_product(start: Expr, contribution: Expr) -> Expr | None:
+    """``start + contribution`` in one Gemm, where the contribution is a Gemm: no product lies beside the sum."""
+    node = contribution.value.producer()
+    if node is None or node.op_type != "Gemm" or len(node.inputs) != 2 or start.dtype != contribution.dtype:
+        return None
+    if start.value.shape is None or not _is_matrix(start.value) or None in node.inputs:
+        return None
+    left, right = (start.builder.expr(v) for v in node.inputs if v is not None)
+    result = op.Gemm(left, right, start, **{name: attribute.value for name, attribute in node.attributes.items()})
+    result.value.shape = start.value.shape
+    return result
+
+
 def total(found: Total, operand: Expr) -> Expr:
     """The sum over iterations of ``found``, from its stacked operand."""
     if found.keepdims:

@@ -91,9 +91,13 @@ class ReverseLoop:
         return self._index
 
     def output(self, result: Expr, axis: int, *, reverse: bool) -> int:
-        """Stacks ``result`` of every iteration; gives its position among the stacked results."""
+        """Stacks ``result`` of every iteration, once only; gives its position among the stacked results."""
+        wanted = Stacked(axis, reverse)
+        for position, (known, stacked) in enumerate(zip(self._results, self._stacked, strict=True)):
+            if known.value is result.value and stacked == wanted:
+                return position
         self._results.append(result)
-        self._stacked.append(Stacked(axis, reverse))
+        self._stacked.append(wanted)
         return len(self._results) - 1
 
     def close(self) -> ir.Graph:

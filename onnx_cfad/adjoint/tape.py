@@ -155,10 +155,12 @@ class LoopKeeper(Keeper):
         return self._trips(count, counter, limit)
 
     def _recorded(self) -> list[ir.Value]:
-        """The decisions and draws to record because this loop will be run again."""
-        if self.site.body not in self.sweep.prepared.replayed:
+        """The decisions and draws to record because this loop will be run again, and what is kept for that."""
+        prepared, body = self.sweep.prepared, self.site.body
+        if body not in prepared.replayed:
             return []
-        return [value for value in self.sweep.records.values_to_record(self.site) if self.uniform(value)]
+        wanted = [*self.sweep.records.values_to_record(self.site), *prepared.kept.get(body, ())]
+        return [value for value in dict.fromkeys(wanted) if value.graph is body and self.uniform(value)]
 
     def _evened(self, value: ir.Value) -> ir.Value:
         """The record of ``value`` padded to the full segment, so that all segments' records have one shape."""

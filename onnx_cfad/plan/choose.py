@@ -14,7 +14,8 @@ from onnx_cfad.adjoint.routed import Routed
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.unrolled import Unrolled
 from onnx_cfad.errors import PlanError
-from onnx_cfad.graph.cost import LoopCost, loop_cost
+from onnx_cfad.graph.cost import LoopCost, bytes_of, loop_cost
+from onnx_cfad.graph.products import dear_products
 from onnx_cfad.graph.regions import ControlFlowGraph, Site, is_branch, is_loop, loop_site
 from onnx_cfad.graph.trips import decides_by_index, trip_count
 from onnx_cfad.options import Options
@@ -23,6 +24,7 @@ from onnx_cfad.plan.schedule import Schedule, best_segment
 
 _LARGE_CARRY = 1 << 20  # bytes: from here a third level pays
 _LONG = 100_000  # iterations
+_KEPT_PART = 12  # products are kept for a replay where they are at most this part of what a full tape keeps
 _FEW = 4  # iterations: up to here a loop written out creates its session no slower
 
 
@@ -113,7 +115,7 @@ def _loop(site: Site, cost: LoopCost, options: Options, asked: Adjoint | None, b
     full = cost.trips * cost.iteration
     number = f"{cost.trips:,} trips" + (" assumed" if cost.assumed else "")
     if asked is not None:
-        return Decision(asked, _bytes(asked, cost), "as asked")
+        return Decision(asked, _bytes(asked, cost, site), "as asked")
     loop = loop_site(site.node)
     few = trip_count(loop)
     short = few.static is not None and few.static <= _FEW and not few.conditional
@@ -126,28 +128,34 @@ def _loop(site: Site, cost: LoopCost, options: Options, asked: Adjoint | None, b
         return Decision(Unrolled(), None, "as asked")
     adjoint = _checkpointed(site, cost, options)
     reason = "as asked" if options.plan == "checkpointed" else f"the full tape takes {full:,} bytes ({number})"
-    return Decision(adjoint, _bytes(adjoint, cost), reason)
+    return Decision(adjoint, _bytes(adjoint, cost, site), reason)
 
 
 def _checkpointed(site: Site, cost: LoopCost, options: Options) -> Checkpointed:
     deep = options.levels is None and cost.carry >= _LARGE_CARRY and cost.trips >= _LONG
     levels = options.levels or (3 if deep else 2)
+    keep = "products" if 0 < _kept(site) <= cost.iteration // _KEPT_PART else ""
     if options.segment is not None:
-        return Checkpointed(options.segment, levels, options.tape)
+        return Checkpointed(options.segment, levels, options.tape, keep)
     fixed = trip_count(loop_site(site.node)).static is not None
     if not fixed and levels == 2:
-        return Checkpointed(0, levels, options.tape)
-    return Checkpointed(
-        best_segment(cost.trips, cost.carry, cost.iteration, divides=fixed, levels=levels), levels, options.tape
-    )
+        return Checkpointed(0, levels, options.tape, keep)
+    segment = best_segment(cost.trips, cost.carry, cost.iteration, divides=fixed, levels=levels)
+    return Checkpointed(segment, levels, options.tape, keep)
 
 
-def _bytes(adjoint: Adjoint, cost: LoopCost) -> int | None:
+def _kept(site: Site) -> int:
+    """Bytes of an iteration's products that are dear to compute again."""
+    return sum(map(bytes_of, dear_products(loop_site(site.node).body)))
+
+
+def _bytes(adjoint: Adjoint, cost: LoopCost, site: Site) -> int | None:
     if isinstance(adjoint, Unrolled):
         return None
     if isinstance(adjoint, Checkpointed):
         segment = adjoint.segment or best_length(max(cost.trips, 1))
-        return Schedule(cost.trips, segment, adjoint.levels).peak_bytes(cost.carry, cost.iteration)
+        kept = cost.trips * _kept(site) if adjoint.keep else 0
+        return kept + Schedule(cost.trips, segment, adjoint.levels).peak_bytes(cost.carry, cost.iteration)
     return cost.trips * cost.iteration
 
 

@@ -112,7 +112,7 @@ def adjoint_from(text: str) -> Adjoint:
         )
     settings = [part.partition("=") for part in (match["settings"] or "").split(",") if part]
     try:
-        return kind(**{name: value if name == "tape" else int(value) for name, _, value in settings})
+        return kind(**{name: value if name in {"tape", "keep"} else int(value) for name, _, value in settings})
     except (TypeError, ValueError) as error:
         fields = ", ".join(f.name for f in dataclasses.fields(kind)) or "none"
         raise PlanError(f"adjoint '{text}'", f"its settings are {fields}", "For example segment=25.") from error

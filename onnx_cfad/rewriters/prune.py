@@ -40,7 +40,7 @@ def _prune(graph: ir.Graph, keep: frozenset[ir.Node]) -> bool:
         if is_branch(node):
             changed |= _prune_branch_outputs(node)
         elif is_loop(node):
-            changed |= _prune_loop(node)
+            changed |= _prune_loop(node) or _prune_slices(node)
         for subgraph in subgraphs_of(node):
             changed |= _prune(subgraph, keep)
     for name in [name for name, value in graph.initializers.items() if not _is_read(value)]:
@@ -81,6 +81,26 @@ def _prune_loop(node: ir.Node) -> bool:
             site.body.remove(user, safe=False) if user.graph is site.body else None
         site.body.inputs.pop(k + offset * 2)
     _rebuild(node, dead, [k + offset * 2 for k in dead_carries], _scan_attributes(node, dead_outputs, count))
+    return True
+
+
+def _prune_slices(node: ir.Node) -> bool:
+    """Removes sliced inputs of a Scan that its body does not read; one stays, since it sets the trip count."""
+    site = loop_site(node)
+    dead = [k for k, x in enumerate(site.inputs) if not _is_read(x.slice)]
+    if len(dead) == len(site.inputs):
+        dead = dead[1:]
+    if not dead:
+        return False
+    count, attributes = len(site.carries), dict(node.attributes)
+    attributes["num_scan_inputs"] = ir.AttrInt64("num_scan_inputs", len(site.inputs) - len(dead))
+    for name in ("scan_input_axes", "scan_input_directions"):
+        if name in attributes:
+            kept = [v for k, v in enumerate(attributes[name].as_ints()) if k not in dead]
+            attributes[name] = ir.AttrInt64s(name, kept)
+    for k in reversed(dead):
+        site.body.inputs.pop(count + k)
+    _rebuild(node, [], [count + k for k in dead], attributes)
     return True
 
 

@@ -182,3 +182,17 @@ def test_dead_values_at_depth_go() -> None:
     }"""
     model = prune(text, {"x": X, "n": 3, "p": True})
     assert "Mul" not in operators(model)
+
+
+def test_slices_that_a_body_does_not_read_go_but_one_sets_the_trip_count() -> None:
+    text = """(double[3] x, double[4, 3] a, double[3, 4] b, double[4, 3] c) => (double[3] y) {{
+        y = Scan <num_scan_inputs = 3, scan_input_axes = [0, 1, 0], scan_input_directions = [0, 1, 1],
+            body = step (double[3] h, double[3] p, double[3] q, double[3] r) => (double[3] next) {{
+            next = {} }}> (x, a, b, c)
+    }}"""
+    feeds = {"x": X, "a": np.arange(12.0).reshape(4, 3), "b": np.arange(12.0).reshape(3, 4)}
+    feeds["c"] = np.cos(feeds["a"])
+    for formula, left in (("Mul (h, r)", ["c"]), ("Mul (h, q)", ["b"]), ("Sin (h)", ["a"])):
+        model = prune(text.format(formula), feeds)
+        (node,) = nodes(model, "Scan")
+        assert [value.name for value in node.inputs[1:] if value is not None] == left
