@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from onnx_cfad.differentiate import Gradient, differentiate
 from onnx_cfad.errors import ModelError
+from onnx_cfad.graph.profile import Profile
 from onnx_cfad.model import Source, load
 from onnx_cfad.options import Initializers, Options
 from onnx_cfad.plan.plan import Plan
@@ -17,6 +18,7 @@ Names = Sequence[str] | str | None
 Wrt = Sequence[str | Initializers] | Initializers | str | None
 AnyModel = Source | str | os.PathLike[str]
 AnyPlan = str | os.PathLike[str] | Plan
+AnyProfile = str | os.PathLike[str] | Profile
 
 
 def vjp(
@@ -33,6 +35,8 @@ def vjp(
     tape: str | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
+    target: str | None = None,
+    profile: AnyProfile | None = None,
     clip_value: float | None = None,
     clip_norm: float | None = None,
     clip_carries: bool = False,
@@ -59,6 +63,8 @@ def vjp(
         tape: ``float16`` or ``bfloat16`` to tape wider values in half the bytes, at the price of their digits.
         memory: Bytes that tapes may take under ``auto``, such as ``512MiB``; default: 256 MiB.
         trips: Trip count to plan for where the model does not fix one; default: 1,000.
+        target: What the plan is made for: ``ort`` (default), ``llvm``, ``cuda`` or ``ascend``.
+        profile: What real runs did, as ``profile`` gives it, or the path of its JSON.
         clip_value: Largest absolute value of an element of a gradient; default: no limit.
         clip_norm: Largest 2-norm of all gradients together; default: no limit.
         clip_carries: Clip the cotangent of every loop carry in every iteration too (exploding gradients).
@@ -75,7 +81,16 @@ def vjp(
         clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
     )  # fmt: skip
     chosen = with_plan(
-        options, plan, sites=sites, segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
+        options,
+        plan,
+        sites=sites,
+        segment=segment,
+        levels=levels,
+        tape=tape,
+        memory=memory,
+        trips=trips,
+        target=target,
+        profile=profile,
     )
     return differentiate(load(model), chosen)
 
@@ -94,6 +109,8 @@ def grad(
     tape: str | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
+    target: str | None = None,
+    profile: AnyProfile | None = None,
     clip_value: float | None = None,
     clip_norm: float | None = None,
     clip_carries: bool = False,
@@ -114,7 +131,16 @@ def grad(
         clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
     )  # fmt: skip
     chosen = with_plan(
-        options, plan, sites=sites, segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
+        options,
+        plan,
+        sites=sites,
+        segment=segment,
+        levels=levels,
+        tape=tape,
+        memory=memory,
+        trips=trips,
+        target=target,
+        profile=profile,
     )
     return differentiate(load(model), chosen)
 
@@ -129,6 +155,8 @@ def plan(
     tape: str | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
+    target: str | None = None,
+    profile: AnyProfile | None = None,
 ) -> Plan:
     """How each control-flow site of ``model`` would be run backwards, what that is expected to take, and why.
 
@@ -139,6 +167,15 @@ def plan(
         PlanError: The plan is impossible.
     """
     chosen = with_plan(
-        Options(), plan, sites=sites, segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
+        Options(),
+        plan,
+        sites=sites,
+        segment=segment,
+        levels=levels,
+        tape=tape,
+        memory=memory,
+        trips=trips,
+        target=target,
+        profile=profile,
     )
     return plan_model(load(model), chosen)

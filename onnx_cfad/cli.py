@@ -78,6 +78,12 @@ Memory = Annotated[
 Trips = Annotated[
     int | None, typer.Option("--trips", min=0, metavar="N", help="Trip count to plan for where the model has none.")
 ]
+Target = Annotated[
+    str | None, typer.Option("--target", metavar="ort|llvm|cuda|ascend", help="What the plan is made for.")
+]
+ProfileFile = Annotated[
+    Path | None, typer.Option("--profile", metavar="FILE", help="What real runs did, from `onnx-cfad profile -o`.")
+]
 ClipValue = Annotated[
     float | None, typer.Option("--clip-value", metavar="X", help="Clamp the elements of gradients to [-X, X].")
 ]
@@ -172,6 +178,8 @@ def transform(
     tape: Tape = None,
     memory: Memory = None,
     trips: Trips = None,
+    target: Target = None,
+    profile: ProfileFile = None,
     clip_value: ClipValue = None,
     clip_norm: ClipNorm = None,
     clip_carries: ClipCarries = False,
@@ -192,14 +200,23 @@ def transform(
         clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
     )  # fmt: skip
     chosen = with_plan(
-        chosen, plan, sites=site or (), segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
+        chosen,
+        plan,
+        sites=site or (),
+        segment=segment,
+        levels=levels,
+        tape=tape,
+        memory=memory,
+        trips=trips,
+        target=target,
+        profile=profile,
     )
     with working(f"differentiating {model}", quiet=quiet or as_json):
-        target, gradient = transform_file(model, output, chosen)
+        written, gradient = transform_file(model, output, chosen)
     if as_json:
-        typer.echo(to_json(gradient.report, output=target))
+        typer.echo(to_json(gradient.report, output=written))
     elif not quiet:
-        show(report_table(gradient.report, target))
+        show(report_table(gradient.report, written))
 
 
 @app.command()
@@ -243,6 +260,8 @@ def print_plan(
     tape: Tape = None,
     memory: Memory = None,
     trips: Trips = None,
+    target: Target = None,
+    profile: ProfileFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how each loop and branch of MODEL would be run backwards, the tape it would take, and why."""
@@ -255,7 +274,16 @@ def print_plan(
 
     with working(f"planning {model}", quiet=as_json):
         found = plan_of(
-            model, plan=plan, sites=site or (), segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
+            model,
+            plan=plan,
+            sites=site or (),
+            segment=segment,
+            levels=levels,
+            tape=tape,
+            memory=memory,
+            trips=trips,
+            target=target,
+            profile=profile,
         )
     if output is not None:
         write_text(output, found.to_json() + "\n", sources=[model, *files(load(model))])

@@ -29,9 +29,11 @@ from onnx_cfad.names import InterfaceNames, Namer
 from onnx_cfad.options import Options
 from onnx_cfad.plan.choose import choose_adjoints
 from onnx_cfad.plan.plan import Plan, written
+from onnx_cfad.planning import profile_for
 from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
+from onnx_cfad.rewriters.predicate_branch import drop_guards
 from onnx_cfad.rewriters.separate_outputs import SeparateOutputsPass
 from onnx_cfad.rules.registry import straight_through_operators
 from onnx_cfad.selection import Selection, held_name, interface_names, reselect, select
@@ -103,6 +105,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
         UnsupportedOp: A differentiated value reaches an operator without a rule.
     """
     origin = fingerprint(source)
+    profile = profile_for(options, origin)
     model = normalise(source)
     before = _node_count(model)
     declared = declare_shapes(model)
@@ -112,7 +115,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     HoistInvariantsPass()(model)
     mark_straight_through(model, _known_estimators(options))
     sites = control_flow(model)
-    adjoints = choose_adjoints(sites, options)
+    adjoints = choose_adjoints(sites, options, profile)
     trips = _site_reports(sites, adjoints)
     selection = select(model, options, sites)
     refuse_missing_rules(model.graph, _activity(model, selection), sites)
@@ -120,8 +123,9 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     types = infer_types(model)
     FoldConstantBranchPass(types.constants)(model)
     selection = reselect(model, options, selection)
+    drop_guards(prepared.guards, selection.wrt)
     primal = frozenset(model.graph)
-    activity, sites = _activity(model, selection), control_flow(model)
+    activity, sites = _activity(model, selection, prepared), control_flow(model)
     refuse_missing_rules(model.graph, activity, sites)
     clipping = Clipping(options.clip_value, options.clip_norm, options.clip_carries, options.replace_nan)
     sweep = Sweep(activity, types, sites, prepared, Records(), clipping)
@@ -150,8 +154,17 @@ def _known_estimators(options: Options) -> tuple[str, ...]:
     return options.straight_through
 
 
-def _activity(model: ir.Model, selection: Selection) -> Activity:
-    return find_activity(model.graph, selection.wrt, selection.outputs, passes_derivative, selection.stopped)
+def _activity(model: ir.Model, selection: Selection, prepared: Prepared | None = None) -> Activity:
+    prepared = prepared or Prepared({})
+    return find_activity(
+        model.graph,
+        selection.wrt,
+        selection.outputs,
+        passes_derivative,
+        selection.stopped,
+        masks={*prepared.guards, *prepared.selections},
+        guarded=prepared.guards.values(),
+    )
 
 
 def _prepare(model: ir.Model, types: Types, sites: ControlFlowGraph, adjoints: Plan) -> Prepared:

@@ -37,6 +37,8 @@ class Options:
         levels: Levels of a checkpointed loop; None for the best number.
         tape: Element type that wider values are taped in: "" for their own, "float16" or "bfloat16".
         memory: Bytes that tapes may take, for the automatic choice.
+        target: What the plan is made for: "ort", "llvm", "cuda" or "ascend".
+        profile: What real runs did, as the JSON of a profile.
         trips: Trip count to assume where the model does not fix one, for the automatic choice.
         clip_value: Largest absolute value of an element of a gradient.
         clip_norm: Largest 2-norm of all gradients together.
@@ -57,6 +59,8 @@ class Options:
     levels: int | None = None
     tape: str = ""
     memory: int = 256 << 20
+    target: str = "ort"
+    profile: str | None = None
     trips: int = 1000
     clip_value: float | None = None
     clip_norm: float | None = None

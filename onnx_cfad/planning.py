@@ -10,11 +10,12 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_cfad.errors import PlanError
+from onnx_cfad.graph.profile import Profile, profile_from_json
 from onnx_cfad.graph.regions import control_flow
 from onnx_cfad.graph.types import infer_types
-from onnx_cfad.model import normalise
+from onnx_cfad.model import fingerprint, normalise
 from onnx_cfad.options import Options
-from onnx_cfad.plan.choose import choose_adjoints
+from onnx_cfad.plan.choose import BRANCHES, choose_adjoints
 from onnx_cfad.plan.plan import Plan
 from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.sizes import parse_bytes
@@ -28,12 +29,22 @@ def plan_model(source: ir.Model, options: Options) -> Plan:
 
     Raises:
         ModelError: The model is unusable.
-        PlanError: The options ask for the impossible.
+        PlanError: The options ask for the impossible, or the profile is of another model.
     """
+    profile = profile_for(options, fingerprint(source))
     model = normalise(source)
     types = infer_types(model)
     FoldConstantBranchPass(types.constants)(model)
-    return choose_adjoints(control_flow(model), options)
+    return choose_adjoints(control_flow(model), options, profile)
+
+
+def profile_for(options: Options, model: str) -> Profile | None:
+    """The profile that ``options`` name, for the model of that hash.
+
+    Raises:
+        PlanError: It is no profile, or one of another model.
+    """
+    return None if options.profile is None else profile_from_json(options.profile, model)
 
 
 def with_plan(
@@ -46,6 +57,8 @@ def with_plan(
     tape: str | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
+    target: str | None = None,
+    profile: str | os.PathLike[str] | Profile | None = None,
 ) -> Options:
     """Options with a plan as the command line takes it; None leaves what ``options`` have.
 
@@ -58,10 +71,15 @@ def with_plan(
         tape: ``float16`` or ``bfloat16`` for a tape of half the bytes.
         memory: Bytes that tapes may take, such as ``512MiB``, or their number.
         trips: Iterations to assume where the model does not say.
+        target: What the plan is made for.
+        profile: What real runs did: a ``Profile``, or the path of its JSON.
 
     Raises:
-        PlanError: The plan is no such word and no readable file, or the memory is no number.
+        PlanError: The plan is no such word and no readable file, the memory is no number, there is no such target, or
+            the profile is no readable file.
     """
+    if target is not None and target not in BRANCHES:
+        raise PlanError(f"target '{target}'", f"expected one of {', '.join(BRANCHES)}")
     for name, number, most in (("segment", segment, 10**12), ("levels", levels, 8), ("trips", trips, 10**12)):
         if number is not None and not 0 <= number <= most:
             raise PlanError(f"{name} {number}", f"expected a number from 0 to {most:,}")
@@ -69,6 +87,8 @@ def with_plan(
     changes = {
         "plan": plan if named else "auto",
         "plan_text": None if named else plan.to_json() if isinstance(plan, Plan) else _plan_text(Path(plan)),
+        "target": target,
+        "profile": profile.to_json() if isinstance(profile, Profile) else _profile_text(profile),
         "sites": tuple(sites),
         "segment": segment,
         "levels": levels,
@@ -84,7 +104,19 @@ def _plan_text(path: Path) -> str:
         raise PlanError(
             f"plan '{path}'", f"expected {', '.join(PLANS)} or the file of a plan", "There is no such file."
         )
+    return _text("plan", path)
+
+
+def _profile_text(path: str | os.PathLike[str] | None) -> str | None:
+    if path is None:
+        return None
+    if not Path(path).is_file():
+        raise PlanError(f"profile '{path}'", "there is no such file", "Write one with `onnx-cfad profile -o`.")
+    return _text("profile", Path(path))
+
+
+def _text(kind: str, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"plan '{path}'", f"cannot be read: {error}") from error
+        raise PlanError(f"{kind} '{path}'", f"cannot be read: {error}") from error

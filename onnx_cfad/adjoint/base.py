@@ -33,6 +33,8 @@ class Prepared:
         lengths: For each such body of a segment whose last run may be shorter: the full length in iterations.
         kept: For such a body: values that the forward pass keeps although they could be computed again.
         copies: Subgraphs that were copied, with their originals.
+        guards: Nodes through which values enter a masked branch, with the values.
+        selections: Nodes that select between the results of masked branches.
     """
 
     adjoints: Mapping[ir.Graph, Adjoint]
@@ -43,6 +45,8 @@ class Prepared:
         default_factory=dict[ir.Graph, tuple[ir.Value, ...]]
     )
     copies: Mapping[ir.Graph, ir.Graph] = dataclasses.field(default_factory=dict[ir.Graph, ir.Graph])
+    guards: Mapping[ir.Node, ir.Value] = dataclasses.field(default_factory=dict[ir.Node, ir.Value])
+    selections: frozenset[ir.Node] = frozenset()
 
     @classmethod
     def merged(cls, parts: Iterable[Prepared]) -> Prepared:
@@ -52,10 +56,14 @@ class Prepared:
         kept: dict[ir.Graph, tuple[ir.Value, ...]] = {}
         positive: set[ir.Graph] = set()
         replayed: set[ir.Graph] = set()
+        guards: dict[ir.Node, ir.Value] = {}
+        selections: set[ir.Node] = set()
         for part in parts:
             adjoints.update(part.adjoints)
             lengths.update(part.lengths)
             kept.update(part.kept)
+            guards.update(part.guards)
+            selections |= part.selections
             positive |= part.positive
             replayed |= part.replayed
             for copy, original in part.copies.items():
@@ -65,7 +73,10 @@ class Prepared:
                     lengths[copy] = lengths[original]
                 positive |= {copy} if original in positive else set()
                 replayed |= {copy} if original in replayed else set()
-        return cls(adjoints, frozenset(positive), frozenset(replayed), lengths, kept)
+        return cls(
+            adjoints, frozenset(positive), frozenset(replayed), lengths, kept, guards=guards,
+            selections=frozenset(selections),
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.graph.dims import Dim, with_axis
-from onnx_cfad.graph.regions import is_loop, loop_site
+from onnx_cfad.graph.dims import Dim, same_dim, with_axis
+from onnx_cfad.graph.regions import is_loop, loop_site, subgraphs_of
 from onnx_cfad.names import Namer
 
 
@@ -99,7 +99,7 @@ def extend_branch(node: ir.Node, branch: ir.Graph, value: ir.Value, namer: Namer
         namer: For new names.
         full: The placeholder has the shape of ``value`` where that is static, so that a loop around can stack it.
     """
-    full = full and isinstance(value.type, ir.TensorType) and value.shape is not None and value.shape.is_static()
+    full = full and stackable(value)
     node.resize_outputs(len(node.outputs) + 1)
     output = node.outputs[-1]
     output.name, output.type = namer.fresh(f"saved.{value.name}"), value.type
@@ -110,6 +110,25 @@ def extend_branch(node: ir.Node, branch: ir.Graph, value: ir.Value, namer: Namer
         own = graph is branch
         graph.outputs.append(_returned(graph, value, namer) if own else _placeholder(graph, value, namer, full=full))
     return output
+
+
+def share_output(node: ir.Node, branch: ir.Graph, output: ir.Value, value: ir.Value, namer: Namer) -> None:
+    """Has ``branch`` hand out ``value`` by ``output`` of the If ``node``, in place of a placeholder."""
+    position = next(k for k, other in enumerate(node.outputs) if other is output)
+    placeholder = branch.outputs[position]
+    branch.outputs[position] = _returned(branch, value, namer)
+    maker = placeholder.producer()
+    if maker is not None and not placeholder.uses():
+        branch.remove(maker)
+    if output.shape is not None and value.shape is not None:
+        other = next(graph for graph in subgraphs_of(node) if graph is not branch).outputs[position].shape
+        same = other is not None and all(map(same_dim, other.dims, value.shape.dims))
+        output.shape = value.shape if same else output.shape
+
+
+def stackable(value: ir.Value) -> bool:
+    """Whether a loop can stack ``value`` whatever a branch gives in its place: its shape is known."""
+    return isinstance(value.type, ir.TensorType) and value.shape is not None and value.shape.is_static()
 
 
 def _returned(graph: ir.Graph, value: ir.Value, namer: Namer, *, copy: bool = False) -> ir.Value:

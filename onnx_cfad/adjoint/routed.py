@@ -1,8 +1,11 @@
 """A branch run backwards by its recorded predicate: only the branch that was taken has a reverse pass.
 
-The predicate is the record: one boolean an execution. Residuals of the taken branch are handed out by the If (the
-other branch gives empty placeholders); inside a loop, where outputs of differing shape cannot be stacked, the taken
-branch is computed again from what entered it.
+The predicate is the record: one boolean an execution, one byte an iteration inside a loop. What the reverse pass of the
+taken branch reads is saved, or computed again from what entered the branch.
+
+Saved residuals are handed out by the If, in outputs that both branches share: where one has more of them than the
+other, the other gives empty placeholders. Inside a loop the outputs are stacked, so only residuals of one static shape
+are saved, and the branch that is second adds no output: a tape never holds the residuals of both.
 """
 
 from __future__ import annotations
@@ -15,15 +18,38 @@ from onnx_cfad.adjoint.base import Adjoint
 from onnx_cfad.adjoint.branch_factors import BranchFactors
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder, Expr, zeros_like
-from onnx_cfad.adjoint.extend import extend_branch
+from onnx_cfad.adjoint.extend import extend_branch, share_output, stackable
 from onnx_cfad.adjoint.residuals import Keeper, resolve
 from onnx_cfad.adjoint.sweep import Sweep, active_captures
+from onnx_cfad.errors import PlanError
 from onnx_cfad.graph.regions import branch_site
+from onnx_cfad.names import Namer
+
+RESIDUALS = {
+    "auto": None,
+    "saved": (True, True),
+    "recomputed": (False, False),
+    "then_saved": (True, False),
+    "else_saved": (False, True),
+}
+"""What may be said about residuals, and whether those of the then-branch and of the else-branch are saved."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Routed(Adjoint):
-    """Reverse pass of the taken branch only, chosen by the recorded predicate."""
+    """Reverse pass of the taken branch only, chosen by the recorded predicate.
+
+    Attributes:
+        residuals: "saved" for both branches, "recomputed" for neither, "then_saved" or "else_saved" for one of them;
+            "auto" for saved outside of loops and recomputed inside. What cannot be computed again (a random draw) is
+            saved in any case.
+    """
+
+    residuals: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.residuals not in RESIDUALS:
+            raise PlanError(f"residuals '{self.residuals}'", f"expected one of {', '.join(RESIDUALS)}", "See `plan`.")
 
     def reverse(self, sweep: Sweep, node: ir.Node, cotangents: Cotangents, *, in_loop: bool) -> None:
         """See ``Adjoint.reverse``."""
@@ -37,17 +63,20 @@ class Routed(Adjoint):
         captured = list(dict.fromkeys(read))
         if not captured and not factors.slots:
             return
-        graphs: list[ir.Graph] = []
-        for side, (inner, branch) in enumerate(pairs):
+        saved = RESIDUALS[self.residuals] or (not in_loop, not in_loop)
+        slots = Slots(node, outer.namer, in_loop=in_loop)
+        graphs: dict[ir.Graph, ir.Graph] = {}
+        order = sorted(range(2), key=lambda side: _size(site.branches[side], saves=saved[side]), reverse=True)
+        for side in order:
+            inner, branch, save = inners[side], site.branches[side], saved[side]
             results = [*(_result(inner, value) for value in captured), *factors.results(side)]
             graph = inner.builder.graph([], results, f"reverse.{('then', 'else')[side]}")
-            keeper = _BranchKeeper(node, branch, outer, in_loop)
-            resolve(graph, branch, keeper, sweep.records, outer.namer)
-            graphs.append(graph)
+            resolve(graph, branch, _BranchKeeper(slots, branch, saves=save), sweep.records, outer.namer)
+            graphs[branch] = graph
         outs = outer.call(
             "If",
             [outer.expr(site.predicate)],
-            {"then_branch": graphs[0], "else_branch": graphs[1]},
+            {"then_branch": graphs[site.then_branch], "else_branch": graphs[site.else_branch]},
             types=[_cotangent_type(value) for value in (*captured, *(slot.like for slot in factors.slots))],
             outputs=len(captured) + len(factors.slots),
         )
@@ -55,6 +84,11 @@ class Routed(Adjoint):
             out.value.shape = value.shape
             cotangents.add(value, out)
         factors.contribute(outs[len(captured) :])
+
+
+def _size(branch: ir.Graph, *, saves: bool) -> tuple[bool, int]:
+    """The branch that saves, and saves more, goes first: the other fits into its outputs."""
+    return saves, sum(1 for _ in branch.all_nodes())
 
 
 def _swept(sweep: Sweep, branch: ir.Graph, seeds: list[Expr | None], around: Cotangents, in_loop: bool) -> Cotangents:
@@ -100,21 +134,56 @@ def _cotangent_type(value: ir.Value) -> ir.TypeProtocol:
     return value.type
 
 
-class _BranchKeeper(Keeper):
-    """Keeps branch values as further outputs of the If, where they need not be stacked."""
+@dataclasses.dataclass
+class Slots:
+    """The outputs of an If that hand out residuals; each branch uses each of them once at most.
 
-    def __init__(self, node: ir.Node, branch: ir.Graph, outer: Builder, in_loop: bool) -> None:
-        self.node, self.branch, self.outer, self.in_loop = node, branch, outer, in_loop
+    Attributes:
+        node: The If.
+        namer: For new names.
+        in_loop: The outputs will be stacked.
+    """
+
+    node: ir.Node
+    namer: Namer
+    in_loop: bool
+    used: dict[ir.Value, list[ir.Graph]] = dataclasses.field(default_factory=dict[ir.Value, list[ir.Graph]])
+
+    def save(self, branch: ir.Graph, value: ir.Value, *, must: bool) -> ir.Value | None:
+        """The output that hands out ``value`` of ``branch``; None where there is none, unless one ``must`` be made."""
+        for output, users in self.used.items():
+            if branch not in users and self._fits(output, value):
+                share_output(self.node, branch, output, value, self.namer)
+                users.append(branch)
+                return output
+        second = any(branch not in users for users in self.used.values())
+        if not must and self.in_loop and (second or not stackable(value)):
+            return None
+        output = extend_branch(self.node, branch, value, self.namer, full=self.in_loop)
+        self.used[output] = [branch]
+        return output
+
+    def _fits(self, output: ir.Value, value: ir.Value) -> bool:
+        if output.type != value.type or (output.shape is None) != (value.shape is None):
+            return False
+        if self.in_loop:
+            return stackable(value) and output.shape == value.shape
+        return output.shape is None or value.shape is None or output.shape.rank() == value.shape.rank()
+
+
+class _BranchKeeper(Keeper):
+    """Keeps branch values as further outputs of the If."""
+
+    def __init__(self, slots: Slots, branch: ir.Graph, *, saves: bool) -> None:
+        self.slots, self.branch, self.saves = slots, branch, saves
 
     def bound(self, value: ir.Value) -> ir.Value | None:
         """See ``Keeper.bound``: what the branch returned is there as an output of the If."""
-        for result, output in zip(self.branch.outputs, self.node.outputs, strict=True):
+        for result, output in zip(self.branch.outputs, self.slots.node.outputs, strict=True):
             if result is value and output.shape is not None:
                 return output
         return None
 
     def save(self, value: ir.Value, *, must: bool) -> ir.Value | None:
         """See ``Keeper.save``."""
-        if self.in_loop and not must:
-            return None
-        return extend_branch(self.node, self.branch, value, self.outer.namer, full=self.in_loop)
+        return self.slots.save(self.branch, value, must=must) if self.saves or must else None

@@ -20,6 +20,9 @@ from onnx_cfad.graph.types import Types
 from onnx_cfad.rules.registry import NoDerivative, Rule, attributes_of, rule_for
 
 _LINEAR = frozenset(("Add", "Sub", "Neg", "Identity", "Cast", "CastLike", "Sum"))
+_POLES = frozenset(  # a finite operand may have an infinite derivative, or an infinite result
+    ("Sqrt", "Log", "Div", "Pow", "Reciprocal", "Exp", "Acos", "Asin", "Acosh", "Atanh", "Tan", "Sinh", "Cosh", "Mul")
+)
 _ROWWISE = frozenset(("Softmax", "LogSoftmax"))  # NaN in a row that is masked throughout stays in that row
 
 
@@ -100,11 +103,7 @@ class Sweep:
         """A rule's result made safe against a cut-off pole and summed back to the shape of its input."""
         if isinstance(result, Update):
             return result
-        pole = (
-            (rule.elementwise or node.op_type in _ROWWISE)
-            and node.op_type not in _LINEAR
-            and node.outputs[0] in self.activity.cuttable
-        )
+        pole = (rule.elementwise or node.op_type in _ROWWISE) and node.op_type not in _LINEAR and self._may_be_cut(node)
         if pole and ct is not None and result.value is not ct.value:
             result = guarded(ct, result)
         if rule.broadcasts:
@@ -112,6 +111,11 @@ class Sweep:
         if result.value.shape is None and result.value.producer() is not None and x.is_tensor:
             result.value.shape = x.value.shape
         return result
+
+    def _may_be_cut(self, node: ir.Node) -> bool:
+        """Whether the cotangent of the node's result may be exactly zero where its derivative is infinite."""
+        result, activity = node.outputs[0], self.activity
+        return result in activity.cuttable or (node.op_type in _POLES and result in activity.skippable)
 
 
 def refuse_missing_rules(graph: ir.Graph, activity: Activity, sites: ControlFlowGraph) -> None:

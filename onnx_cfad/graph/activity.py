@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import onnx_ir as ir
 
-from onnx_cfad.graph.regions import LoopSite, branch_site, is_branch, is_loop, loop_site
+from onnx_cfad.graph.regions import LoopSite, branch_site, captured_by_graph, is_branch, is_loop, loop_site
 from onnx_cfad.graph.straight_through import carries_estimate
 
 
@@ -20,11 +20,13 @@ class Activity:
         useful: Values that a seeded output depends on.
         cuttable: Values that reach a selecting operator (Where, Clip, Max, ...), so that parts of their cotangent may
             be exactly zero while their derivative is NaN or Inf.
+        skippable: Values that reach a branch which may not be taken, so that their whole cotangent may be zero.
     """
 
     varied: set[ir.Value]
     useful: set[ir.Value]
     cuttable: set[ir.Value]
+    skippable: set[ir.Value] = dataclasses.field(default_factory=set[ir.Value])
 
     def is_active(self, value: ir.Value | None) -> bool:
         """Whether a derivative passes through ``value``."""
@@ -42,6 +44,8 @@ def find_activity(
     seeded: Iterable[ir.Value],
     passes: Passes,
     stopped: frozenset[ir.Value] = frozenset(),
+    masks: Collection[ir.Node] = (),
+    guarded: Iterable[ir.Value] = (),
 ) -> Activity:
     """Finds the active values of ``graph`` and its subgraphs.
 
@@ -51,6 +55,8 @@ def find_activity(
         seeded: Values that a cotangent enters at.
         passes: Whether a derivative may pass through a node (false for operators declared nondifferentiable).
         stopped: Values that are constants by the user's word.
+        masks: The nodes that guard and select for masked branches: nothing that is NaN passes between them.
+        guarded: The values that enter masked branches.
 
     Cost is linear in the number of nodes times the passes that loop carries need (at most the number of carries).
     """
@@ -60,11 +66,20 @@ def find_activity(
     _Backward(useful, passes).graph(graph)
     cuttable: set[ir.Value] = set()
     for node in graph.all_nodes():
-        if node.op_type in _SELECTING:
+        if node.op_type in _SELECTING and node not in masks:
             cuttable.update(value for value in node.inputs if value is not None)
     if cuttable:
         _Backward(cuttable, passes).graph(graph)
-    return Activity(varied, useful, cuttable)
+    skippable = {*guarded, *(v for node in graph.all_nodes() if is_branch(node) for v in _read_by_one(node))}
+    if skippable:
+        _Backward(skippable, passes).graph(graph)
+    return Activity(varied, useful, cuttable, skippable)
+
+
+def _read_by_one(node: ir.Node) -> set[ir.Value]:
+    """The values that one branch of the If ``node`` reads and the other does not."""
+    reads = [captured_by_graph(branch) for branch in branch_site(node).branches]
+    return set(reads[0]) ^ set(reads[1])
 
 
 def carries_derivative(value: ir.Value) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -49,12 +49,18 @@ class LoopCost:
     iteration: int
 
 
-def loop_cost(node: ir.Node, assumed_trips: int) -> LoopCost:
-    """The cost of the loop ``node``, where unknown trip counts count as ``assumed_trips``."""
-    site = loop_site(node)
+Measured = Mapping[ir.Node, int]
+"""Iterations of loops, from a profile."""
+
+
+def loop_cost(node: ir.Node, assumed_trips: int, measured: Measured | None = None) -> LoopCost:
+    """The cost of the loop ``node``, where trip counts that nothing tells count as ``assumed_trips``."""
+    site, measured = loop_site(node), measured or {}
     trips, assumed = _trips(site, assumed_trips)
+    if assumed and node in measured:
+        trips, assumed = measured[node], False
     carry = sum(bytes_of(c.entry) for c in site.carries if carries_derivative(c.entry))
-    return LoopCost(trips, assumed, carry, carry + _tape_bytes(site.body, assumed_trips))
+    return LoopCost(trips, assumed, carry, carry + tape_bytes(site.body, assumed_trips, measured))
 
 
 def bytes_of(value: ir.Value) -> int:
@@ -72,14 +78,15 @@ def _trips(site: LoopSite, assumed: int) -> tuple[int, bool]:
     return (min(count.bound, assumed) if count.bound is not None else assumed), True
 
 
-def _tape_bytes(nodes: Iterable[ir.Node], assumed_trips: int) -> int:
+def tape_bytes(nodes: Iterable[ir.Node], assumed_trips: int, measured: Measured | None = None) -> int:
+    """Bytes of what a reverse pass over ``nodes`` may read, at most."""
     total = 0
     for node in nodes:
         if is_loop(node):
-            inner = loop_cost(node, assumed_trips)
+            inner = loop_cost(node, assumed_trips, measured)
             total += inner.trips * inner.iteration
         elif is_branch(node):
-            total += max(_tape_bytes(branch, assumed_trips) for branch in branch_site(node).branches)
+            total += max(tape_bytes(branch, assumed_trips, measured) for branch in branch_site(node).branches)
         elif node.op_type not in _COPIES:
             total += sum(bytes_of(output) for output in node.outputs if carries_derivative(output))
     return total

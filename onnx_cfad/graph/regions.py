@@ -278,14 +278,18 @@ def _site(path: str, node: ir.Node) -> Site:
 
 def captured_by(node: ir.Node) -> list[ir.Value]:
     """The outer-scope values that the subgraphs of ``node`` read at any depth, in order of first use."""
+    return list(dict.fromkeys(value for graph in subgraphs_of(node) for value in captured_by_graph(graph)))
+
+
+def captured_by_graph(graph: ir.Graph) -> list[ir.Value]:
+    """The values from outside ``graph`` that it reads at any depth, in order of first use."""
     found: dict[ir.Value, None] = {}
-    for graph in subgraphs_of(node):
-        inside: set[ir.Graph] = {graph, *graph.subgraphs()}
-        for inner in graph.all_nodes():
-            for value in inner.inputs:
-                if value is not None and value.graph not in inside:
-                    found.setdefault(value)
-        for output in graph.outputs:
-            if output.graph not in inside:
-                found.setdefault(output)
+    inside: set[ir.Graph] = {graph, *graph.subgraphs()}
+    for inner in graph.all_nodes():
+        for value in inner.inputs:
+            if value is not None and value.graph not in inside:
+                found.setdefault(value)
+    for output in graph.outputs:
+        if output.graph not in inside:
+            found.setdefault(output)
     return list(found)

@@ -1,23 +1,40 @@
 """The automatic choice: how each control-flow site is run backwards. Every such decision is made in this file.
 
 Policy: keep everything while the tapes fit the memory that was given, else checkpoint the loop with the largest tape,
-then the next one. A branch is run backwards by its recorded predicate.
+then the next one. A branch is run backwards by its recorded predicate, with its residuals saved where they fit; where
+the target has no cheap branches, both sides are computed and a mask selects.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping
 
 from onnx_cfad.adjoint.base import Adjoint
 from onnx_cfad.adjoint.checkpointed import Checkpointed, best_length
-from onnx_cfad.adjoint.routed import Routed
+from onnx_cfad.adjoint.masked import Masked
+from onnx_cfad.adjoint.routed import RESIDUALS, Routed
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.unrolled import Unrolled
 from onnx_cfad.errors import PlanError
-from onnx_cfad.graph.cost import LoopCost, bytes_of, loop_cost
+from onnx_cfad.graph.cost import LoopCost, Measured, bytes_of, loop_cost, tape_bytes
+from onnx_cfad.graph.maskable import why_not_masked
 from onnx_cfad.graph.products import dear_products
-from onnx_cfad.graph.regions import ControlFlowGraph, Site, is_branch, is_loop, loop_site
+from onnx_cfad.graph.profile import Profile
+from onnx_cfad.graph.reduced_predicate import reduced_vector
+from onnx_cfad.graph.regions import (
+    BranchSite,
+    ControlFlowGraph,
+    Region,
+    Site,
+    branch_site,
+    is_branch,
+    is_loop,
+    loop_site,
+)
 from onnx_cfad.graph.trips import decides_by_index, trip_count
+from onnx_cfad.graph.work import work_of
 from onnx_cfad.options import Options
 from onnx_cfad.plan.plan import Decision, Plan, adjoint_from, plan_from_json
 from onnx_cfad.plan.schedule import Schedule, best_segment
@@ -28,24 +45,42 @@ _KEPT_PART = 12  # products are kept for a replay where they are at most this pa
 _FEW = 4  # iterations: up to here a loop written out creates its session no slower
 
 
-def choose_adjoints(sites: ControlFlowGraph, options: Options) -> Plan:
+def choose_adjoints(sites: ControlFlowGraph, options: Options, profile: Profile | None = None) -> Plan:
     """The adjoint of every Loop, Scan and If: automatic, one kind for all loops, a plan file, or site by site.
+
+    Args:
+        sites: The control flow.
+        options: What the user asks for.
+        profile: What real runs did.
 
     Raises:
         PlanError: A site that was named does not exist, or cannot be run backwards as asked.
     """
     asked = _asked(sites, options)
     budget = options.memory
+    trips = _measured(sites, profile)
     decisions: dict[str, Decision] = {}
-    tops = sorted(_outermost(sites), key=lambda site: -_full_tape(site, options))
-    total = sum(_full_tape(site, options) for site in tops)
+    tops = sorted(_outermost(sites), key=lambda site: -_full_tape(site, options, trips))
+    total = sum(_full_tape(site, options, trips) for site in tops)
     for top in tops:
-        full = _full_tape(top, options)
+        full = _full_tape(top, options, trips)
         fits = total <= budget
-        _decide(top, options, asked, decisions, budget=full if fits else max(budget // max(len(tops), 1), 1))
+        held = full if fits else max(budget // max(len(tops), 1), 1)
+        _decide(top, options, asked, decisions, budget=held, measured=trips)
         total -= 0 if fits else full
-    ordered = {site.path: decisions.get(site.path) or _branch(site, asked) for site in sites.sites() if _known(site)}
-    return Plan(ordered)
+    used = sum(decisions[top.path].bytes or 0 for top in tops)
+    _Branches(options, asked, decisions, profile, trips, budget - used).region(sites.root, 1, in_loop=False)
+    ordered = {site.path: decisions[site.path] for site in sites.sites() if _known(site)}
+    if profile is None:
+        return Plan(ordered)
+    return Plan(ordered, tuple(profile.hottest()), tuple(profile.never_taken()))
+
+
+def _measured(sites: ControlFlowGraph, profile: Profile | None) -> Measured:
+    """The most iterations that each loop ran for in one execution, as far as a profile knows."""
+    counts = profile.loops if profile is not None else {}
+    found = {site.node: counts[site.path] for site in sites.sites() if site.path in counts}
+    return {node: count.most for node, count in found.items() if count.executions}
 
 
 def _known(site: Site) -> bool:
@@ -65,9 +100,14 @@ def _asked(sites: ControlFlowGraph, options: Options) -> dict[str, Adjoint]:
             raise PlanError(
                 f"site '{path}'", f"the model has no such control-flow site; it has {listed}", "See `inspect`."
             )
-        if is_branch(known[path].node) != isinstance(adjoint, Routed):
-            kind = known[path].node.op_type
-            raise PlanError(f"site '{path}'", f"{type(adjoint).__name__.lower()} is not for {kind}", "See `plan`.")
+        node = known[path].node
+        if is_branch(node) != isinstance(adjoint, (Routed, Masked)):
+            raise PlanError(
+                f"site '{path}'", f"{type(adjoint).__name__.lower()} is not for {node.op_type}", "See `plan`."
+            )
+        reason = why_not_masked(branch_site(node)) if isinstance(adjoint, Masked) else None
+        if reason is not None:
+            raise PlanError(f"site '{path}'", f"it cannot be masked: {reason}", "Choose routed.")
     return asked
 
 
@@ -84,16 +124,17 @@ def _outermost(sites: ControlFlowGraph) -> list[Site]:
     return found
 
 
-def _full_tape(site: Site, options: Options) -> int:
-    cost = loop_cost(site.node, options.trips)
+def _full_tape(site: Site, options: Options, measured: Measured) -> int:
+    cost = loop_cost(site.node, options.trips, measured)
     return cost.trips * cost.iteration
 
 
 def _decide(
-    site: Site, options: Options, asked: Mapping[str, Adjoint], decisions: dict[str, Decision], budget: int
-) -> None:
+    site: Site, options: Options, asked: Mapping[str, Adjoint], decisions: dict[str, Decision], budget: int,
+    measured: Measured,
+) -> None:  # fmt: skip
     """Decides for a loop and the loops inside it, within ``budget`` bytes."""
-    cost = loop_cost(site.node, options.trips)
+    cost = loop_cost(site.node, options.trips, measured)
     decision = _loop(site, cost, options, asked.get(site.path), budget)
     decisions[site.path] = decision
     adjoint = decision.adjoint
@@ -101,7 +142,7 @@ def _decide(
     if isinstance(adjoint, Checkpointed):
         held = adjoint.segment or best_length(max(cost.trips, 1))
     for inner in (s for region in site.regions for s in _loops_in(region.sites)):
-        _decide(inner, options, asked, decisions, max(budget // max(held, 1), 1))
+        _decide(inner, options, asked, decisions, max(budget // max(held, 1), 1), measured)
 
 
 def _loops_in(sites: tuple[Site, ...]) -> list[Site]:
@@ -159,5 +200,118 @@ def _bytes(adjoint: Adjoint, cost: LoopCost, site: Site) -> int | None:
     return cost.trips * cost.iteration
 
 
-def _branch(site: Site, asked: Mapping[str, Adjoint]) -> Decision:
-    return Decision(asked.get(site.path, Routed()), None, "by the recorded predicate")
+@dataclasses.dataclass(frozen=True)
+class BranchRules:
+    """What decides between the forms of a branch on one target.
+
+    Attributes:
+        masked: Operations of both branches together up to which both are computed and a mask selects.
+        hot: Share of executions from which a branch counts as the hot one.
+        why: The reason, for the plan.
+    """
+
+    masked: float
+    hot: float
+    why: str
+
+
+BRANCHES: Mapping[str, BranchRules] = {
+    # Measured on ONNX Runtime's CPU provider (docs/branches.md): an If costs 1.5 microseconds, a mask at least as much
+    # forward and twice as much backward, for branches of one operator as for large ones. What only hands values on is
+    # one Where.
+    "ort": BranchRules(0, 0.9, "both branches only hand values on"),
+    "llvm": BranchRules(0, 0.9, "both branches only hand values on"),
+    # A branch that the host decides waits for the device, whatever its size.
+    "cuda": BranchRules(math.inf, 0.9, "target cuda would wait for the predicate"),
+    "ascend": BranchRules(math.inf, 0.9, "target ascend has no branches of its own"),
+}
+"""The cost rules by target. Saved residuals are faster than recomputed ones wherever they fit the memory: measured 5 to
+25 % of the whole, inside loops and outside."""
+
+
+@dataclasses.dataclass
+class _Branches:
+    """Decides for the branches of a model, when its loops are decided.
+
+    Attributes:
+        options: The options.
+        asked: What the user said about single sites.
+        decisions: Those of the loops; those of branches are added.
+        profile: What real runs did.
+        measured: Iterations of loops, from the profile.
+        left: Bytes of memory that nothing is planned into yet.
+    """
+
+    options: Options
+    asked: Mapping[str, Adjoint]
+    decisions: dict[str, Decision]
+    profile: Profile | None
+    measured: Measured
+    left: int
+
+    def region(self, region: Region, held: int, *, in_loop: bool) -> None:
+        """Decides for the branches of ``region``, of which ``held`` executions are kept at one time."""
+        for site in region.sites:
+            inner = held
+            if is_branch(site.node):
+                self.decisions[site.path] = self.decide(site, held, in_loop=in_loop)
+            elif site.path in self.decisions:
+                inner = held * self.iterations(site)
+            for part in site.regions:
+                self.region(part, inner, in_loop=in_loop or is_loop(site.node))
+
+    def iterations(self, site: Site) -> int:
+        """Iterations of a loop that are on the tape at one time."""
+        adjoint = self.decisions[site.path].adjoint
+        trips = max(loop_cost(site.node, self.options.trips, self.measured).trips, 1)
+        if isinstance(adjoint, Checkpointed):
+            return min(adjoint.segment or best_length(trips), trips)
+        return trips
+
+    def decide(self, site: Site, held: int, *, in_loop: bool) -> Decision:
+        branch, asked = branch_site(site.node), self.asked.get(site.path)
+        mask = held if in_loop else 0  # bytes: one for each execution; outside loops the predicate is there anyway
+        sizes = [tape_bytes(graph, self.options.trips, self.measured) for graph in branch.branches]
+        if asked is not None:
+            return Decision(asked, _branch_bytes(asked, sizes, held, mask, in_loop=in_loop), "as asked")
+        rules = BRANCHES[self.options.target]
+        work = sum(work_of(graph, self.options.trips, self.measured) for graph in branch.branches)
+        unmaskable = why_not_masked(branch) if work <= rules.masked else None
+        if work <= rules.masked and unmaskable is None:
+            return Decision(Masked(), mask, rules.why)
+        adjoint, reason = self.routed(site.path, sizes, held, in_loop=in_loop)
+        found = _branch_bytes(adjoint, sizes, held, mask, in_loop=in_loop)
+        self.left -= 0 if in_loop else found  # the tape of a loop has its branches in it
+        notes = [reason, f"not masked: {unmaskable}" if unmaskable else "", _per_element(branch)]
+        return Decision(adjoint, found, "; ".join(note for note in notes if note))
+
+    def routed(self, path: str, sizes: list[int], held: int, *, in_loop: bool) -> tuple[Routed, str]:
+        """What is done with the residuals, ``sizes`` bytes of them in each branch, and why."""
+        counts = self.profile.branches.get(path) if self.profile is not None else None
+        fits = max(sizes) * held <= (self.options.memory if in_loop else self.left)
+        if not fits:
+            return Routed("recomputed"), f"its residuals would take {max(sizes) * held:,} bytes"
+        if counts is None or counts.executions == 0:
+            unseen = "" if counts is None else ", never reached in the profile"
+            return Routed("saved"), f"by the recorded predicate{unseen}"
+        share = counts.then / counts.executions
+        side = "then" if share >= BRANCHES[self.options.target].hot else "else"
+        if max(share, 1 - share) < BRANCHES[self.options.target].hot:
+            return Routed("saved"), f"then taken {share:.0%} of {counts.executions:,} times"
+        hot = max(share, 1 - share)
+        never = counts.never_taken()
+        cold = f"{never} never taken" if never else f"{side} taken {hot:.1%}"
+        return Routed(f"{side}_saved"), f"{cold} of {counts.executions:,} times"
+
+
+def _branch_bytes(adjoint: Adjoint, sizes: list[int], held: int, mask: int, *, in_loop: bool) -> int:
+    """Bytes that the record of a branch takes: the mask, and the residuals of the larger branch that saves them."""
+    if not isinstance(adjoint, Routed):
+        return mask
+    saves = RESIDUALS[adjoint.residuals] or (not in_loop, not in_loop)
+    return mask + held * max(size if save else 0 for size, save in zip(sizes, saves, strict=True))
+
+
+def _per_element(branch: BranchSite) -> str:
+    vector = reduced_vector(branch.predicate)
+    return "" if vector is None else f"its predicate reduces '{vector.name}', which could be a mask for each element"

@@ -10,6 +10,7 @@ from typing import Any
 
 from onnx_cfad.adjoint.base import Adjoint
 from onnx_cfad.adjoint.checkpointed import Checkpointed
+from onnx_cfad.adjoint.masked import Masked
 from onnx_cfad.adjoint.routed import Routed
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.unrolled import Unrolled
@@ -19,8 +20,10 @@ _KINDS: dict[str, type[Adjoint]] = {
     "taped": Taped,
     "checkpointed": Checkpointed,
     "routed": Routed,
+    "masked": Masked,
     "unrolled": Unrolled,
 }
+_WORDS = ("tape", "keep", "residuals")  # settings that are no numbers
 _WRITTEN = re.compile(r"(?P<kind>[a-z]+)(\((?P<settings>[^)]*)\))?")
 
 
@@ -41,9 +44,18 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Decisions by site path. It can be printed, written as JSON, edited by hand and given back."""
+    """Decisions by site path. It can be printed, written as JSON, edited by hand and given back.
+
+    Attributes:
+        decisions: The decision for each Loop, Scan and If.
+        hot: With a profile: the branches that were taken, the most often taken first. A target compiles them in this
+            order.
+        cold: With a profile: the branches that no run took. A target compiles them on first use.
+    """
 
     decisions: Mapping[str, Decision]
+    hot: tuple[str, ...] = ()
+    cold: tuple[str, ...] = ()
 
     def __getitem__(self, path: str) -> Adjoint:
         return self.decisions[path].adjoint
@@ -56,6 +68,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"{path}: {written(d.adjoint)} ({d.reason})" for path, d in self.decisions.items()]
+        lines += [f"never taken: {', '.join(self.cold)}"] if self.cold else []
         return "\n".join(lines) or "no control flow"
 
     def to_json(self) -> str:
@@ -64,7 +77,8 @@ class Plan:
             path: {"adjoint": written(d.adjoint), "bytes": d.bytes, "reason": d.reason}
             for path, d in self.decisions.items()
         }
-        return json.dumps({"version": 1, "sites": sites}, indent=2)
+        branches = {"hot": list(self.hot), "cold": list(self.cold)} if self.hot or self.cold else None
+        return json.dumps({"version": 1, "sites": sites, **({"branches": branches} if branches else {})}, indent=2)
 
 
 def plan_from_json(text: str) -> dict[str, Adjoint]:
@@ -94,7 +108,7 @@ def written(adjoint: Adjoint) -> str:
     """An adjoint as a user writes it, such as ``checkpointed(segment=25,levels=2)``."""
     kind = type(adjoint).__name__.lower()
     values = {f.name: getattr(adjoint, f.name) for f in dataclasses.fields(adjoint)}
-    settings = [f"{name}={value}" for name, value in values.items() if value != ""]
+    settings = [f"{name}={value}" for name, value in values.items() if value not in ("", "auto")]
     return f"{kind}({','.join(settings)})" if settings else kind
 
 
@@ -112,7 +126,7 @@ def adjoint_from(text: str) -> Adjoint:
         )
     settings = [part.partition("=") for part in (match["settings"] or "").split(",") if part]
     try:
-        return kind(**{name: value if name in {"tape", "keep"} else int(value) for name, _, value in settings})
+        return kind(**{name: value if name in _WORDS else int(value) for name, _, value in settings})
     except (TypeError, ValueError) as error:
         fields = ", ".join(f.name for f in dataclasses.fields(kind)) or "none"
         raise PlanError(f"adjoint '{text}'", f"its settings are {fields}", "For example segment=25.") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -31,7 +32,7 @@ class FoldConstantBranchPass(ir.passes.InPlacePass):
 
     def _graph(self, graph: ir.Graph) -> bool:
         changed = False
-        taken = _names(graph)
+        taken = names_of(graph)
         pending = list(graph)
         while pending:
             node = pending.pop(0)
@@ -40,7 +41,7 @@ class FoldConstantBranchPass(ir.passes.InPlacePass):
                 for subgraph in subgraphs_of(node):
                     changed |= self._graph(subgraph)
                 continue
-            pending = [*_inline(node, chosen, taken, self._namer), *pending]
+            pending = [*inline_branch(node, chosen, taken, self._namer), *pending]
             changed = True
         return changed
 
@@ -57,7 +58,7 @@ class FoldConstantBranchPass(ir.passes.InPlacePass):
         return site.then_branch if bool(known.reshape(-1)[0]) else site.else_branch
 
 
-def _names(graph: ir.Graph) -> set[str]:
+def names_of(graph: ir.Graph) -> set[str]:
     """The names of the values and nodes of one scope."""
     values = (*graph.inputs, *graph.initializers.values(), *(output for node in graph for output in node.outputs))
     return {*(value.name or "" for value in values), *(node.name or "" for node in graph)}
@@ -71,15 +72,39 @@ def _keep_apart(nodes: list[ir.Node], initializers: list[ir.Value], taken: set[s
         taken.add(entry.name or "")
 
 
-def _inline(node: ir.Node, branch: ir.Graph, taken: set[str], namer: Namer) -> list[ir.Node]:
-    graph = node.graph
-    assert graph is not None
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What a branch is made of, taken out of it: nodes in order, initializers, and results."""
+
+    nodes: list[ir.Node]
+    initializers: list[ir.Value]
+    results: list[ir.Value]
+
+
+def take_apart(branch: ir.Graph) -> Parts:
+    """Empties ``branch`` and gives what was in it."""
     results = list(branch.outputs)
     branch.outputs.clear()
     nodes = list(branch)
     branch.remove(nodes)
     initializers = list(branch.initializers.values())
     branch.initializers.clear()
+    return Parts(nodes, initializers, results)
+
+
+def inline_branch(node: ir.Node, branch: ir.Graph, taken: set[str], namer: Namer) -> list[ir.Node]:
+    """Puts ``branch`` in the place of the If ``node``; gives its nodes.
+
+    Args:
+        node: The If.
+        branch: One of its branches.
+        taken: Names in the scope of the If.
+        namer: For names that the scope has already.
+    """
+    graph = node.graph
+    assert graph is not None
+    parts = take_apart(branch)
+    nodes, initializers, results = parts.nodes, parts.initializers, parts.results
     _keep_apart(nodes, initializers, taken, namer)
     for initializer in initializers:
         graph.initializers.add(initializer)

@@ -1,0 +1,125 @@
+"""Masked branches: exact zeros from the side that was not taken, whatever it computes; refusals say why."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import onnx_cfad as cfad
+from onnx_cfad.errors import PlanError
+from tests.adjoint.agreement import run
+from tests.adjoint.poison import POISONS, SEED, WRONG, W, feeds_of, first_and_second, model_of
+from tests.oracle import assert_vjp
+
+
+@pytest.mark.parametrize("adjoint", ["routed", "masked"])
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("poison", POISONS)
+def test_the_side_not_taken_contributes_exactly_zero(poison: str, wrong: str, adjoint: str) -> None:
+    first, second = first_and_second(model_of(POISONS[poison]), adjoint, feeds_of(WRONG[wrong]))
+    t, d = np.tanh(W), 1 - np.tanh(W) ** 2
+    np.testing.assert_array_equal(first["x_first"].view(np.int64), 0)
+    np.testing.assert_array_equal(first["u_first"].view(np.int64), 0)
+    np.testing.assert_allclose(first["y"], t * W, rtol=1e-14)
+    np.testing.assert_allclose(first["w_first"], SEED * (d * W + t), rtol=1e-13)
+    np.testing.assert_array_equal(second["x_grad"].view(np.int64), 0)
+    np.testing.assert_array_equal(second["u_grad"].view(np.int64), 0)
+    np.testing.assert_allclose(second["y_seed_grad"], 0.7 * (d * W + t), rtol=1e-13)
+    np.testing.assert_allclose(second["w_grad"], 0.7 * SEED * (2 * d - 2 * t * d * W), rtol=1e-12)
+
+
+@pytest.mark.parametrize("adjoint", ["routed", "masked"])
+@pytest.mark.parametrize("pole", ["z = Log (x)", "s = Sqrt (x)  z = Reciprocal (s)", "z = Div (w, x)", "z = Exp (x)"])
+def test_what_only_a_branch_that_is_not_taken_reads_is_cut_at_its_poles(pole: str, adjoint: str) -> None:
+    """The pole is outside the If, in front of it."""
+    model = model_of("a = Mul (z, w)", before=pole)
+    first, second = first_and_second(model, adjoint, feeds_of(np.asarray([0.0, 0.0, 1e4])))
+    np.testing.assert_array_equal(first["x_first"], 0)
+    np.testing.assert_array_equal(second["x_grad"], 0)
+    assert np.isfinite(second["w_grad"]).all()
+
+
+@pytest.mark.parametrize("poison", [p for p in POISONS if "out of range" not in p and "integer" not in p])
+def test_the_side_that_is_taken_keeps_its_gradient(poison: str) -> None:
+    model, feeds = model_of(POISONS[poison]), feeds_of(np.asarray([0.4, 0.6, 0.9]), taken=True)
+    site = next(iter(cfad.plan(model)))
+    found = [
+        run(cfad.vjp(model, wrt=["x", "w", "u"], sites=[f"{site}={how}"]).proto(), {**feeds, "y_grad": SEED},
+            "ORT_ENABLE_ALL")
+        for how in ("routed", "masked")
+    ]  # fmt: skip
+    for name, value in found[0].items():
+        np.testing.assert_array_equal(found[1][name], value, err_msg=name)
+    assert_vjp(model, feeds, wrt=["x", "w", "u"])
+
+
+REFUSED = {
+    "return [2] and [3]": "then_branch = l () => (double[2] a) { a = Gather (x, two) },"
+    " else_branch = r () => (double[3] b) { b = Tanh (x) }",
+    "draws random numbers": "then_branch = l () => (double[3] a) { r = RandomUniformLike (x)  a = Mul (x, r) },"
+    " else_branch = r () => (double[3] b) { b = Tanh (x) }",
+    "works on a sequence": "then_branch = l () => (double[3] a) { s = SequenceConstruct (x, x)"
+    "  a = SequenceAt (s, one) }, else_branch = r () => (double[3] b) { b = Tanh (x) }",
+    "has no bound": """then_branch = l () => (double[3] a) { a = Loop (, , x) <
+        body = body (int64 i, bool going, double[3] h) => (bool again, double[3] next) {
+            next = Mul (h, h)  n = ReduceMax <keepdims = 0> (next)  k = Constant <value = double {0.1}> ()
+            again = Greater (n, k)
+        }> }, else_branch = r () => (double[3] b) { b = Tanh (x) }""",
+    "depends on data": "then_branch = l () => (double[3] a) { n = NonZero (x)  t = Shape (n)  f = Cast <to = 11> (t)"
+    "  c = ReduceMax <keepdims = 0> (f)  a = Mul (x, c) }, else_branch = r () => (double[3] b) { b = Tanh (x) }",
+    "takes a size from data": "then_branch = l () => (double[3] a) { n = Cast <to = 7> (x)"
+    "  m = ReduceSum <keepdims = 0> (n)  c = Range (zero, m, one)  s = ReduceSum <keepdims = 0> (c)"
+    "  f = Cast <to = 11> (s)  a = Mul (x, f) }, else_branch = r () => (double[3] b) { b = Tanh (x) }",
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_refusals_say_why(reason: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 21]> refused (double[3] x, bool p) => (double[N] y)
+        <int64[2] two = {{0, 1}}, int64 one = {{1}}, int64 zero = {{0}}> {{ y = If (p) <{REFUSED[reason]}> }}"""
+    )
+    with pytest.raises(PlanError, match="cannot be masked") as caught:
+        cfad.vjp(model, wrt=["x"], sites=["main/if_0=masked"])
+    assert reason in str(caught.value)
+
+
+def test_a_predicate_that_asks_for_a_shape_is_refused() -> None:
+    """The other branch would not fit: here it multiplies four elements by three."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+    by_length (double[N] x, double[3] w) => (double[N] y) <int64 three = {3}> {
+        n = Size (x)
+        p = Equal (n, three)
+        y = If (p) <
+            then_branch = l () => (double[N] a) { a = Mul (x, w) },
+            else_branch = r () => (double[N] b) { b = Tanh (x) }>
+    }""")
+    with pytest.raises(PlanError, match="asks for a shape"):
+        cfad.vjp(model, wrt=["x"], sites=["main/if_0=masked"])
+
+
+@pytest.mark.parametrize("element", ["bool", "int64", "int32", "uint8", "int8", "uint16"])
+def test_results_that_carry_no_derivative_are_selected_too(element: str) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21]>
+    kinds (float[3] x, {element}[3] n, {element}[3] m, bool[1] p) => (float[3] y, {element}[3] k, float s) {{
+        y, k, s = If (p) <
+            then_branch = l () => (float[3] a, {element}[3] c, float e)
+                {{ a = Sin (x)  c = Identity (n)  e = ReduceSum <keepdims = 0> (a) }},
+            else_branch = r () => (float[3] b, {element}[3] d, float f)
+                {{ b = Tanh (x)  d = Identity (m)  f = ReduceMax <keepdims = 0> (b) }}>
+    }}""")
+    kind = np.dtype(element)
+    x = np.asarray([0.3, -0.7, 1.1], np.float32)
+    n, m = np.asarray([1, 0, 1], kind), np.asarray([0, 0, 1], kind)
+    emitted = cfad.vjp(model, wrt=["x"], outputs=["y", "s"], sites=["main/if_0=masked"]).proto()
+    onnx.checker.check_model(emitted, full_check=True)
+    assert "If" not in [node.op_type for node in emitted.graph.node]
+    for taken in (True, False):
+        feeds = {"x": x, "n": n, "m": m, "p": np.asarray([taken])}
+        seeds = {"y_grad": np.ones(3, np.float32), "s_grad": np.asarray(0, np.float32)}
+        found = run(emitted, {**feeds, **seeds}, "ORT_ENABLE_ALL")
+        np.testing.assert_array_equal(found["k"], n if taken else m)
+        np.testing.assert_allclose(found["x_grad"], np.cos(x) if taken else 1 - np.tanh(x) ** 2, rtol=1e-6)
+        assert found["s"].shape == ()
