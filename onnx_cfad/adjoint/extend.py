@@ -108,15 +108,28 @@ def extend_branch(node: ir.Node, branch: ir.Graph, value: ir.Value, namer: Namer
     for attribute in node.attributes.values():
         graph = attribute.as_graph()
         own = graph is branch
-        graph.outputs.append(_returned(graph, value, namer) if own else _placeholder(graph, value, namer, full=full))
+        graph.outputs.append(
+            _returned(graph, value, namer, copy=full) if own else _placeholder(graph, value, namer, full=full)
+        )
     return output
 
 
-def share_output(node: ir.Node, branch: ir.Graph, output: ir.Value, value: ir.Value, namer: Namer) -> None:
-    """Has ``branch`` hand out ``value`` by ``output`` of the If ``node``, in place of a placeholder."""
+def share_output(
+    node: ir.Node, branch: ir.Graph, output: ir.Value, value: ir.Value, namer: Namer, *, stacked: bool
+) -> None:
+    """Has ``branch`` hand out ``value`` by ``output`` of the If ``node``, in place of a placeholder.
+
+    Args:
+        node: The If.
+        branch: One of its branches.
+        output: An output for which ``branch`` gives a placeholder.
+        value: A value of ``branch``.
+        namer: For new names.
+        stacked: A loop around stacks the output.
+    """
     position = next(k for k, other in enumerate(node.outputs) if other is output)
     placeholder = branch.outputs[position]
-    branch.outputs[position] = _returned(branch, value, namer)
+    branch.outputs[position] = _returned(branch, value, namer, copy=stacked)
     maker = placeholder.producer()
     if maker is not None and not placeholder.uses():
         branch.remove(maker)

@@ -153,7 +153,7 @@ class Slots:
         """The output that hands out ``value`` of ``branch``; None where there is none, unless one ``must`` be made."""
         for output, users in self.used.items():
             if branch not in users and self._fits(output, value):
-                share_output(self.node, branch, output, value, self.namer)
+                share_output(self.node, branch, output, value, self.namer, stacked=self.in_loop)
                 users.append(branch)
                 return output
         second = any(branch not in users for users in self.used.values())
