@@ -34,9 +34,9 @@ from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
 from onnx_cfad.rewriters.predicate_branch import drop_guards
-from onnx_cfad.rewriters.separate_outputs import SeparateOutputsPass
 from onnx_cfad.rules.registry import straight_through_operators
 from onnx_cfad.selection import Selection, held_name, interface_names, reselect, select
+from onnx_cfad.simplify import simplify_branches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,9 +109,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     model = normalise(source)
     before = _node_count(model)
     declared = declare_shapes(model)
-    SeparateOutputsPass(Namer.of_model(model))(model)
-    types = infer_types(model)
-    FoldConstantBranchPass(types.constants)(model)
+    types = simplify_branches(model, options)
     HoistInvariantsPass()(model)
     mark_straight_through(model, _known_estimators(options))
     sites = control_flow(model)

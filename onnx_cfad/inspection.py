@@ -13,16 +13,15 @@ from onnx_cfad.graph.activity import Activity, find_activity
 from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.regions import Site, control_flow, is_branch, is_loop, loop_site
 from onnx_cfad.graph.trips import trip_count
-from onnx_cfad.graph.types import infer_types
 from onnx_cfad.model import Source, load, normalise
 from onnx_cfad.names import InterfaceNames
 from onnx_cfad.options import Options
 from onnx_cfad.plan.choose import choose_adjoints
 from onnx_cfad.plan.plan import Plan, written
 from onnx_cfad.ports import describe, type_name
-from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rules.registry import rule_for
 from onnx_cfad.selection import interface_names, select
+from onnx_cfad.simplify import simplify_branches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,8 +124,8 @@ def inspect(source: Source, options: Options | None = None) -> Inspection:
     opset = _opset(loaded)
     model = normalise(loaded)
     author = _symbols(model.graph)
-    FoldConstantBranchPass(infer_types(model).constants)(model)
     options = options or Options()
+    simplify_branches(model, options)
     activity, names, remarks = _activity(model, options)
     sites = control_flow(model)
     plan = choose_adjoints(sites, options)

@@ -12,12 +12,11 @@ import onnx_ir as ir
 from onnx_cfad.errors import PlanError
 from onnx_cfad.graph.profile import Profile, profile_from_json
 from onnx_cfad.graph.regions import control_flow
-from onnx_cfad.graph.types import infer_types
 from onnx_cfad.model import fingerprint, normalise
 from onnx_cfad.options import Options
 from onnx_cfad.plan.choose import BRANCHES, choose_adjoints
 from onnx_cfad.plan.plan import Plan
-from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
+from onnx_cfad.simplify import simplify_branches
 from onnx_cfad.sizes import parse_bytes
 
 PLANS = ("auto", "taped", "checkpointed", "unrolled")
@@ -33,8 +32,7 @@ def plan_model(source: ir.Model, options: Options) -> Plan:
     """
     profile = profile_for(options, fingerprint(source))
     model = normalise(source)
-    types = infer_types(model)
-    FoldConstantBranchPass(types.constants)(model)
+    simplify_branches(model, options)
     return choose_adjoints(control_flow(model), options, profile)
 
 

@@ -43,6 +43,26 @@ def why_not_masked(site: BranchSite) -> str | None:
     return next((reason for node in _nodes(site) if (reason := _why_not(node)) is not None), None)
 
 
+def why_not_run(node: ir.Node) -> str | None:
+    """Why ``node`` must not run unasked and unguarded; None where it may."""
+    index = RANGED.get(node.op_type, (0, 0))[0]
+    value = node.inputs[index] if index and index < len(node.inputs) else None
+    if value is not None and value.dtype is not None and value.dtype.is_integer() and constant_of(value) is None:
+        return f"{label(node)} may be out of range"
+    return _why_not(node)
+
+
+RANGED: dict[str, tuple[int, int]] = {
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "MaxUnpool"), (1, 0)),
+    **dict.fromkeys(("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"), (1, 0)),
+    **dict.fromkeys(("RoiAlign", "TensorScatter"), (2, 0)),
+    "ReverseSequence": (1, 1),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), (4, 1)),
+    **dict.fromkeys(("Div", "Mod"), (1, 1)),
+}
+"""Operands that must be in range, and a number that always is: indices, lengths, integer divisors."""
+
+
 def _nodes(site: BranchSite) -> Iterator[ir.Node]:
     for branch in site.branches:
         yield from branch.all_nodes()

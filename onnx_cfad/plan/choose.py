@@ -278,7 +278,7 @@ class _Branches:
         work = sum(work_of(graph, self.options.trips, self.measured) for graph in branch.branches)
         unmaskable = why_not_masked(branch) if work <= rules.masked else None
         if work <= rules.masked and unmaskable is None:
-            return Decision(Masked(), mask, rules.why)
+            return Decision(Masked(), mask + held * sum(sizes), rules.why)
         adjoint, reason = self.routed(site.path, sizes, held, in_loop=in_loop)
         found = _branch_bytes(adjoint, sizes, held, mask, in_loop=in_loop)
         self.left -= 0 if in_loop else found  # the tape of a loop has its branches in it
@@ -307,7 +307,7 @@ class _Branches:
 def _branch_bytes(adjoint: Adjoint, sizes: list[int], held: int, mask: int, *, in_loop: bool) -> int:
     """Bytes that the record of a branch takes: the mask, and the residuals of the larger branch that saves them."""
     if not isinstance(adjoint, Routed):
-        return mask
+        return mask + held * sum(sizes)
     saves = RESIDUALS[adjoint.residuals] or (not in_loop, not in_loop)
     return mask + held * max(size if save else 0 for size, save in zip(sizes, saves, strict=True))
 

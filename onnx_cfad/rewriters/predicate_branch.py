@@ -15,19 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.graph.activity import carries_derivative
+from onnx_cfad.graph.maskable import RANGED
 from onnx_cfad.graph.regions import branch_site, is_branch, subgraphs_of
 from onnx_cfad.names import Namer
 from onnx_cfad.rewriters.fold_branch import take_apart
 
-# Operands that must be in range, and a number that always is: indices, lengths, integer divisors.
-_RANGED: dict[str, tuple[int, int]] = {
-    **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "MaxUnpool"), (1, 0)),
-    **dict.fromkeys(("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"), (1, 0)),
-    **dict.fromkeys(("RoiAlign", "TensorScatter"), (2, 0)),
-    "ReverseSequence": (1, 1),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), (4, 1)),
-    **dict.fromkeys(("Div", "Mod"), (1, 1)),
-}
 _SELECTED = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8)  # integers that ONNX Runtime's Where takes
 
 
@@ -142,7 +134,7 @@ class _Predication:
                 self.range_guards(inner, taken=taken)
                 made, self.nodes = self.nodes[:-1], around
                 graph.insert_before(inner, made)
-        index, number = _RANGED.get(node.op_type, (0, 0))
+        index, number = RANGED.get(node.op_type, (0, 0))
         value = node.inputs[index] if index and index < len(node.inputs) else None
         constant = value is not None and ir.convenience.get_const_tensor(value) is not None
         if value is not None and value.dtype is not None and value.dtype.is_integer() and not constant:

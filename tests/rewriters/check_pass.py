@@ -24,9 +24,10 @@ def assert_pass_keeps_meaning(make_pass: Any, text: str, feeds: Feeds, *, modifi
         modifies: Whether the pass must find something to do.
     """
     model = parsed(text)
+    rewrite = make_pass(model)
     before = ir.to_proto(model)
     numbers = run(before, feeds)
-    result = make_pass(model)(model)
+    result = rewrite(model)
     assert result.modified is modifies
     after = ir.to_proto(result.model)
     if not modifies:

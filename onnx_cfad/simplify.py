@@ -1,0 +1,55 @@
+"""What is simplified before a model is planned and differentiated: branches that need none, and work that both share.
+
+Everything that names control-flow sites (inspect, plan, profile, transform) looks at the simplified model, so that
+paths are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnx_cfad.graph.regions import is_branch
+from onnx_cfad.graph.types import Types, infer_types
+from onnx_cfad.names import Namer
+from onnx_cfad.options import Options
+from onnx_cfad.rewriters.boolean_branch import BooleanBranchPass
+from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
+from onnx_cfad.rewriters.imply_predicates import ImplyPredicatesPass
+from onnx_cfad.rewriters.merge_branches import MergeBranchesPass
+from onnx_cfad.rewriters.separate_outputs import SeparateOutputsPass
+
+
+def simplify_branches(model: ir.Model, options: Options) -> Types:
+    """Simplifies the branches of a normalised ``model``, in place, until nothing changes.
+
+    Where the user names values inside subgraphs, branches are folded only where their predicate is constant: what is
+    named has to stay where it is.
+
+    Args:
+        model: The model.
+        options: Their names count.
+
+    Returns:
+        The types of the simplified model.
+    """
+    SeparateOutputsPass(Namer.of_model(model))(model)
+    types = infer_types(model)
+    inside = _names_inside(model, options)
+    while any(is_branch(node) for node in model.graph.all_nodes()):
+        passes: list[ir.passes.PassBase] = [FoldConstantBranchPass(types.constants)]
+        if not inside:
+            passes += [ImplyPredicatesPass(), BooleanBranchPass(), MergeBranchesPass()]
+        modified = [rewrite(model).modified for rewrite in passes]
+        if not any(modified):
+            break
+        types = infer_types(model)
+    return types
+
+
+def _names_inside(model: ir.Model, options: Options) -> bool:
+    """Whether the options name a value of a subgraph."""
+    if any(":" in name for name in options.wrt or ()):
+        return True
+    stopped = set(options.stop_gradient)
+    values = (output.name for graph in model.graph.subgraphs() for node in graph for output in node.outputs)
+    return bool(stopped) and any(name in stopped for name in values)
