@@ -9,7 +9,6 @@ from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.graph.regions import branch_site, is_branch, subgraphs_of
 from onnx_cfad.names import Namer
 from onnx_cfad.rewriters.fold_branch import inline_branch, names_of
-from onnx_cfad.rewriters.separate_outputs import separate_outputs
 
 
 class MergeBranchesPass(ir.passes.InPlacePass):
@@ -33,7 +32,7 @@ def _graph(graph: ir.Graph, namer: Namer) -> bool:
         for subgraph in subgraphs_of(node):
             changed |= _graph(subgraph, namer)
         if is_branch(node):
-            changed |= _merge(node, graph, namer) or _hoist(node, graph, namer)
+            changed |= _merge(node, graph, namer) or _hoist(node, namer)
     return changed
 
 
@@ -45,7 +44,7 @@ def _merge(node: ir.Node, graph: ir.Graph, namer: Namer) -> bool:
     return True
 
 
-def _hoist(node: ir.Node, graph: ir.Graph, namer: Namer) -> bool:
+def _hoist(node: ir.Node, namer: Namer) -> bool:
     """Moves nodes that both branches have, as long as there are some; whether there were."""
     site, moved = branch_site(node), False
     while True:
@@ -54,11 +53,8 @@ def _hoist(node: ir.Node, graph: ir.Graph, namer: Namer) -> bool:
         if not found:
             break
         for one, other in found:
-            _move(one, other, node, graph)
+            _move(one, other, node, namer)
         moved = True
-    if moved:
-        for branch in site.branches:
-            separate_outputs(branch, namer)
     return moved
 
 
@@ -81,20 +77,34 @@ def _read(value: ir.Value | None, branch: ir.Graph) -> tuple[object, ...] | None
     return ("outer", id(value)) if value.graph is not branch else constant_key(value)
 
 
-def _move(one: ir.Node, other: ir.Node, node: ir.Node, graph: ir.Graph) -> None:
+def _move(one: ir.Node, other: ir.Node, node: ir.Node, namer: Namer) -> None:
     """Moves ``one`` in front of the If ``node``, with its constants, and has it stand for ``other`` too."""
-    for value in one.inputs:
-        if value is not None and value.graph is one.graph:
-            _move_constant(value, node, graph)
-    branch, twin = one.graph, other.graph
+    graph, branch, twin = node.graph, one.graph, other.graph
+    assert graph is not None
     assert branch is not None
     assert twin is not None
-    outputs = list(zip(other.outputs, one.outputs, strict=True))
+    for value in one.inputs:
+        if value is not None and value.graph is branch:
+            _hand_on(branch, value, value, namer)
+            _move_constant(value, node, graph)
+    for old, new in zip(other.outputs, one.outputs, strict=True):
+        _hand_on(branch, new, new, namer)
+        _hand_on(twin, old, new, namer)
+        old.replace_all_uses_with(new)
     branch.remove(one)
     graph.insert_before(node, one)
-    for old, new in outputs:
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
     twin.remove(other)
+
+
+def _hand_on(branch: ir.Graph, result: ir.Value, source: ir.Value, namer: Namer) -> None:
+    """Puts a copy of ``source`` where ``branch`` returns ``result``: a branch returns nothing from outside."""
+    for position, output in enumerate(list(branch.outputs)):
+        if output is result:
+            copy = ir.Node("", "Identity", [source], name=namer.fresh("merge/Identity"))
+            copy.outputs[0].name, copy.outputs[0].type = namer.fresh(f"{result.name}.copy"), result.type
+            copy.outputs[0].shape = result.shape
+            branch.append(copy)
+            branch.outputs[position] = copy.outputs[0]
 
 
 def _move_constant(value: ir.Value, node: ir.Node, graph: ir.Graph) -> None:
