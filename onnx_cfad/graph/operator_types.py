@@ -10,6 +10,7 @@ import onnx_shape_inference as osi
 from onnx_cfad.graph.certain_shapes import keep_certain
 from onnx_cfad.graph.constants import ConstantFolder
 from onnx_cfad.graph.dims import Dim, copied, same_dim, symbols_of, with_numbers
+from onnx_cfad.graph.domain_shapes import shape_of
 from onnx_cfad.graph.sequence_shapes import SEQUENCE_OPERATORS, SequenceShapes
 
 _BROADCASTING = frozenset(
@@ -66,6 +67,8 @@ class OperatorTypes:
             output.shape = with_numbers(output.shape)
         if node.domain in ("", "ai.onnx"):
             self.correct(node)
+        elif node.outputs[0].shape is None:
+            node.outputs[0].shape = shape_of(node)
         for output in node.outputs:
             output.shape = self.with_kept(output, output.shape)
         self.fold(node)

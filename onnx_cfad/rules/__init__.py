@@ -2,6 +2,7 @@
 
 from onnx_cfad.rules import (
     activations,  # noqa: F401
+    ai_onnx_ml,  # noqa: F401
     batch_normalization,  # noqa: F401
     casts,  # noqa: F401
     columns,  # noqa: F401

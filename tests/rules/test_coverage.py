@@ -103,6 +103,6 @@ def test_deprecated_operators_differentiate(name: str) -> None:
 
 def test_operator_without_an_entry_is_refused_by_name() -> None:
     text = '<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 3]> m (float[N,3] x) => (float[N,3] y) '
-    model = onnx.parser.parse_model(text + "{ y = ai.onnx.ml.Scaler <offset = [0.0], scale = [2.0]> (x) }")
-    with pytest.raises(cfad.UnsupportedOp, match=r"ai\.onnx\.ml::Scaler"):
+    model = onnx.parser.parse_model(text + "{ l, y = ai.onnx.ml.SVMClassifier <classlabels_ints = [0, 1]> (x) }")
+    with pytest.raises(cfad.UnsupportedOp, match=r"ai\.onnx\.ml::SVMClassifier"):
         cfad.vjp(model, wrt=["x"])
