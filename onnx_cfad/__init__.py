@@ -3,6 +3,7 @@
 from onnx_cfad.api import grad, plan, vjp
 from onnx_cfad.differentiate import Gradient, Report
 from onnx_cfad.errors import CfadError, ModelError, PlanError, TargetError, UnsupportedOp, ValidationError
+from onnx_cfad.expand import expand
 from onnx_cfad.options import INITIALIZERS
 from onnx_cfad.plan.plan import Plan
 from onnx_cfad.validate import validate
@@ -22,6 +23,7 @@ __all__ = [
     "UnsupportedOp",
     "Validation",
     "ValidationError",
+    "expand",
     "grad",
     "plan",
     "validate",

@@ -339,6 +339,34 @@ def validate(
 
 @app.command()
 @_reports_errors
+def expand(
+    context: typer.Context,  # noqa: ARG001
+    *,
+    model: Model,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="OUT", help="Default: MODEL.expanded.onnx beside the model."),
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write MODEL with its Gradient, Adagrad, Adam and Momentum nodes written out in standard operators."""
+    from onnx_cfad.expand import expand as expand_model  # noqa: PLC0415
+    from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
+    from onnx_cfad.report.terminal import working  # noqa: PLC0415
+    from onnx_cfad.saving import save  # noqa: PLC0415
+
+    target = model.with_name(f"{model.stem}.expanded.onnx") if output is None else output
+    with working(f"expanding {model}", quiet=quiet or as_json):
+        save(expand_model(model), target, source=model)
+    if as_json:
+        typer.echo(to_json({}, output=target))
+    elif not quiet:
+        typer.echo(f"written: {target}")
+
+
+@app.command()
+@_reports_errors
 def run(
     context: typer.Context,  # noqa: ARG001
     *,

@@ -17,6 +17,7 @@ from onnx_cfad.adjoint.expr import Builder, Expr, full, zeros_like
 from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.sweep import Sweep, passes_derivative, refuse_missing_rules
 from onnx_cfad.errors import ModelError
+from onnx_cfad.expand import expand_training
 from onnx_cfad.finish import declare_shapes, finish
 from onnx_cfad.graph.activity import Activity, find_activity
 from onnx_cfad.graph.regions import ControlFlowGraph, control_flow, is_branch, is_loop, loop_site
@@ -106,7 +107,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     """
     origin = fingerprint(source)
     profile = profile_for(options, origin)
-    model = normalise(source)
+    model = expand_training(normalise(source))
     before = _node_count(model)
     declared = declare_shapes(model)
     types = simplify_branches(model, options)

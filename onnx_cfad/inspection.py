@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.sweep import passes_derivative
 from onnx_cfad.errors import ModelError
+from onnx_cfad.expand import expand_training
 from onnx_cfad.graph.activity import Activity, find_activity
 from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.regions import Site, control_flow, is_branch, is_loop, loop_site
@@ -122,7 +123,7 @@ def inspect(source: Source, options: Options | None = None) -> Inspection:
     """
     loaded = load(source)
     opset = _opset(loaded)
-    model = normalise(loaded)
+    model = expand_training(normalise(loaded))
     author = _symbols(model.graph)
     options = options or Options()
     simplify_branches(model, options)

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_cfad.errors import PlanError
+from onnx_cfad.expand import expand_training
 from onnx_cfad.graph.profile import Profile, profile_from_json
 from onnx_cfad.graph.regions import control_flow
 from onnx_cfad.model import fingerprint, normalise
@@ -31,7 +32,7 @@ def plan_model(source: ir.Model, options: Options) -> Plan:
         PlanError: The options ask for the impossible, or the profile is of another model.
     """
     profile = profile_for(options, fingerprint(source))
-    model = normalise(source)
+    model = expand_training(normalise(source))
     simplify_branches(model, options)
     return choose_adjoints(control_flow(model), options, profile)
 

@@ -106,7 +106,7 @@ def test_columns_picked_by_index() -> None:
 def test_imputer_passes_what_it_keeps() -> None:
     """Against the closed form: a difference would change the number that is replaced."""
     x = np.where(X < 0.5, np.float32(-7), X)
-    replaced = {"imputed_value_floats": [0.1], "replaced_value_float": -7.0}
+    replaced: dict[str, Any] = {"imputed_value_floats": [0.1], "replaced_value_float": -7.0}
     node = helper.make_node("Imputer", ["x"], ["y"], domain=DOMAIN, **replaced)
     emitted = cfad.vjp(node_model(node, {"x": x}, outputs={"y": TensorProto.FLOAT}, domains=[DOMAIN])).proto()
     found = run_ort(emitted, {"x": x, "y_grad": X})
@@ -114,7 +114,7 @@ def test_imputer_passes_what_it_keeps() -> None:
     check("Imputer", X, **replaced)
 
 
-STEPS = {
+STEPS: dict[str, dict[str, Any]] = {
     "Binarizer": {"threshold": 0.6},
     "TreeEnsembleRegressor": {
         "n_targets": 1, "nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0, 0, 0],
