@@ -18,7 +18,7 @@ DEMO_MODEL := models/gnmt_v2.onnx
 DEMO_GRADIENT := build/demo/gnmt_v2.grad.onnx
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick lint format torch requirements clean
+.PHONY: help demo test test-quick conformance lint format torch requirements clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -34,6 +34,9 @@ test: lint  ## lint, check the types and run every test
 
 test-quick: $(DEV_STAMP)  ## run the tests that are neither slow nor need a download
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not download"
+
+conformance: $(DEV_STAMP)  ## judge every model of onnx's own test suite and write docs/conformance.md (some minutes)
+	$(BIN)/python -m tests.conformance
 
 lint: $(DEV_STAMP)  ## ruff (lint and format) and strict type checking
 	$(BIN)/ruff check .

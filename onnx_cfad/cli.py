@@ -35,7 +35,10 @@ Wrt = Annotated[
     list[str] | None,
     typer.Option("--wrt", metavar="NAME", help="Differentiate by this input or initializer; may be repeated."),
 ]
-WrtInitializers = Annotated[bool, typer.Option("--wrt-initializers", help="Differentiate by every initializer too.")]
+WrtInitializers = Annotated[
+    bool,
+    typer.Option("--wrt-initializers", help="Differentiate by every weight, and by inputs only if --wrt names them."),
+]
 Outputs = Annotated[
     list[str] | None, typer.Option("--outputs", metavar="NAME", help="Differentiate this output; may be repeated.")
 ]
@@ -251,7 +254,8 @@ def print_plan(
     *,
     model: Model,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="PLAN.json", help="Also write it, for --plan PLAN.json.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="PLAN.json", help="Also write it, for --plan PLAN.json; - prints it."),
     ] = None,
     plan: Plan = "auto",
     site: Sites = None,
@@ -285,9 +289,9 @@ def print_plan(
             target=target,
             profile=profile,
         )
-    if output is not None:
+    if output is not None and str(output) != "-":
         write_text(output, found.to_json() + "\n", sources=[model, *files(load(model))])
-    if as_json:
+    if as_json or str(output) == "-":
         typer.echo(found.to_json())
     else:
         show(plan_table(found))

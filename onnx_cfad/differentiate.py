@@ -136,7 +136,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     finish(model, primal, declared, names)
     outputs = tuple(v.name or "" for v in selection.outputs)
     counts = (before, _node_count(model))
-    warnings = (*names.renamed(), *warnings)
+    warnings = (*adjoints.warnings, *names.renamed(), *warnings)
     report = Report(tuple(names.gradients), outputs, names.seeds, names.gradients, trips, counts, warnings)
     return Gradient(model, adjoints, report)
 

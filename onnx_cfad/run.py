@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from onnx_cfad.arrays import check_npz_target, read_npz, write_npz
+from onnx_cfad.errors import ModelError
 from onnx_cfad.model import load
 from onnx_cfad.ports import describe
 from onnx_cfad.runtime import Session
@@ -26,6 +27,8 @@ def run_file(
         ModelError: The model or the arrays are unusable or do not fit, or the output cannot be written.
         TargetError: ONNX Runtime refuses the model or cannot run it.
     """
+    if str(output) == "-":
+        raise ModelError("output '-'", "arrays are not written to standard output", "Name an .npz file.")
     check_npz_target(output, model, inputs, *files(load(model)))
     feeds = read_npz(inputs)
     results = Session(model).run(feeds)

@@ -40,6 +40,8 @@ def transform(
 
 def _refuse_early(source: Path, target: Path) -> None:
     """What saving would refuse, before the work is done."""
+    if str(target) == "-":
+        raise ModelError("output '-'", "a model is not written to standard output", "Name a file.")
     if target.is_dir():
         raise ModelError(str(target), "the output is a directory", "Name a file.")
     if not target.parent.is_dir():

@@ -146,6 +146,31 @@ class TestTransform:
         result = call("transform", loop, "--plan", "checkpointed", "--segment", 2, "--json")
         assert json.loads(result.stdout)["sites"][0]["adjoint"] == "checkpointed(segment=2,levels=2)"
 
+    def test_options_without_effect_are_told(self, loop: Path) -> None:
+        given = ("--plan", "taped", "--segment", 2, "--levels", 2)
+        expected = [
+            "segment has no effect: no loop is checkpointed",
+            "levels has no effect: no loop is checkpointed",
+        ]
+        assert json.loads(call("transform", loop, *given, "--json").stdout)["warnings"] == expected
+        assert all(f"warning: {text}" in call("plan", loop, *given).stdout for text in expected)
+        assert "no effect" not in call("plan", loop, "--plan", "checkpointed", "--segment", 2, "--trips", 9).stdout
+
+    def test_options_of_loops_are_told_where_there_is_none(self, tmp_path: Path) -> None:
+        source = saved(LOSS, tmp_path / "loss.onnx")
+        shown = call("plan", source, "--trips", 5, "--tape", "float16", "--memory", "1MiB").stdout
+        for name in ("memory", "tape", "trips"):
+            assert f"warning: {name} has no effect: the model has no loop" in shown
+
+    def test_dash_is_standard_output_for_a_plan_only(
+        self, loop: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert json.loads(call("plan", loop, "-o", "-").stdout)["version"] == 1
+        assert "output '-'" in refused(call("transform", loop, "-o", "-"))
+        assert "output '-'" in refused(call("run", loop, "--inputs", inputs, "-o", "-"))
+        assert not (tmp_path / "-").exists()
+
     def test_plan_can_be_given_back(self, loop: Path, tmp_path: Path) -> None:
         plan = tmp_path / "plan.json"
         plan.write_text(onnx_cfad.vjp(loop).plan.to_json().replace("taped", "checkpointed(segment=3,levels=2)"))

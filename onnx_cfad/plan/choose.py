@@ -38,6 +38,7 @@ from onnx_cfad.graph.work import work_of
 from onnx_cfad.options import Options
 from onnx_cfad.plan.plan import Decision, Plan, adjoint_from, plan_from_json
 from onnx_cfad.plan.schedule import Schedule, best_segment
+from onnx_cfad.plan.without_effect import without_effect
 
 _LARGE_CARRY = 1 << 20  # bytes: from here a third level pays
 _LONG = 100_000  # iterations
@@ -71,9 +72,10 @@ def choose_adjoints(sites: ControlFlowGraph, options: Options, profile: Profile 
     used = sum(decisions[top.path].bytes or 0 for top in tops)
     _Branches(options, asked, decisions, profile, trips, budget - used).region(sites.root, 1, in_loop=False)
     ordered = {site.path: decisions[site.path] for site in sites.sites() if _known(site)}
+    warnings = without_effect(sites, options, ordered)
     if profile is None:
-        return Plan(ordered)
-    return Plan(ordered, tuple(profile.hottest()), tuple(profile.never_taken()))
+        return Plan(ordered, warnings=warnings)
+    return Plan(ordered, tuple(profile.hottest()), tuple(profile.never_taken()), warnings)
 
 
 def _measured(sites: ControlFlowGraph, profile: Profile | None) -> Measured:

@@ -51,11 +51,13 @@ class Plan:
         hot: With a profile: the branches that were taken, the most often taken first. A target compiles them in this
             order.
         cold: With a profile: the branches that no run took. A target compiles them on first use.
+        warnings: Options that were given and decide nothing; not part of the JSON.
     """
 
     decisions: Mapping[str, Decision]
     hot: tuple[str, ...] = ()
     cold: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def __getitem__(self, path: str) -> Adjoint:
         return self.decisions[path].adjoint

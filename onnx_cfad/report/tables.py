@@ -44,7 +44,8 @@ def plan_table(plan: Plan) -> RenderableType:
         (path, written(d.adjoint), "-" if d.bytes is None else format_bytes(d.bytes), d.reason)
         for path, d in plan.decisions.items()
     ]
-    return _table(("site", "adjoint", "tape", "because"), rows) if rows else Text("no control flow")
+    table = _table(("site", "adjoint", "tape", "because"), rows) if rows else Text("no control flow")
+    return Group(table, *map(_warning, plan.warnings))
 
 
 def _plan_row(site: SiteReport) -> tuple[str, ...]:

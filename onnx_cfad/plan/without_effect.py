@@ -1,0 +1,31 @@
+"""Options of a plan that decide nothing for the model at hand: told, so that nobody believes they did."""
+
+from __future__ import annotations
+
+from onnx_cfad.adjoint.checkpointed import Checkpointed
+from onnx_cfad.adjoint.taped import Taped
+from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop, loop_site
+from onnx_cfad.graph.trips import trip_count
+from onnx_cfad.options import Options
+from onnx_cfad.plan.plan import Decision
+
+
+def without_effect(sites: ControlFlowGraph, options: Options, decisions: dict[str, Decision]) -> tuple[str, ...]:
+    """A sentence for each option that was given and changes nothing."""
+    loops = [site for site in sites.sites() if is_loop(site.node)]
+    branches = any(is_branch(site.node) for site in sites.sites())
+    kinds = {type(decisions[site.path].adjoint) for site in loops if site.path in decisions}
+    unfixed = any(trip_count(loop_site(site.node)).static is None for site in loops)
+    default, nothing = Options(), "the model has no loop" if not loops else ""
+    told = {
+        "segment": (options.segment is not None, Checkpointed in kinds, "no loop is checkpointed"),
+        "levels": (options.levels is not None, Checkpointed in kinds, "no loop is checkpointed"),
+        "tape": (options.tape != default.tape, bool(kinds & {Taped, Checkpointed}), "no loop has a tape"),
+        "memory": (options.memory != default.memory, options.plan == "auto" or branches, f"the plan is {options.plan}"),
+        "trips": (options.trips != default.trips, unfixed, "the model fixes every trip count"),
+    }
+    return tuple(
+        f"{name} has no effect: {nothing or reason}"
+        for name, (given, decides, reason) in told.items()
+        if given and not (decides and (loops or (name == "memory" and branches)))
+    )
