@@ -260,6 +260,8 @@ class _Resolver:
         producer = value.producer() if value is not None else None
         if producer is None or producer.op_type != "SequenceAt" or value is None or len(value.uses()) > 1:
             return None
+        if producer.graph is not self.reverse:
+            return None  # in a branch, or a loop of no trips, it may not be reached: moved, it could find nothing there
         sequence = producer.inputs[0]
         operands = [v for v in producer.inputs if v is not None]
         primal = sequence is not None and self.owns(sequence)
