@@ -1,6 +1,6 @@
 """Differentiates ONNX models that contain control flow."""
 
-from onnx_cfad.api import grad, plan, vjp
+from onnx_cfad.api import grad, hvp, jvp, plan, vjp
 from onnx_cfad.differentiate import Gradient, Report
 from onnx_cfad.errors import CfadError, ModelError, PlanError, TargetError, UnsupportedOp, ValidationError
 from onnx_cfad.expand import expand
@@ -25,6 +25,8 @@ __all__ = [
     "ValidationError",
     "expand",
     "grad",
+    "hvp",
+    "jvp",
     "plan",
     "validate",
     "vjp",

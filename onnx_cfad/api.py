@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from onnx_cfad.differentiate import Gradient, differentiate
 from onnx_cfad.errors import ModelError
+from onnx_cfad.forward import push_forward, push_forward_gradient
 from onnx_cfad.graph.profile import Profile
 from onnx_cfad.model import Source, load
 from onnx_cfad.options import Initializers, Options
@@ -143,6 +144,72 @@ def grad(
         profile=profile,
     )
     return differentiate(load(model), chosen)
+
+
+def jvp(model: AnyModel, *, wrt: Wrt = None, outputs: Names = None, stop_gradient: Sequence[str] = ()) -> Gradient:
+    """The model extended by its Jacobian-vector product (forward mode).
+
+    The result takes the inputs of ``model``, then one tangent ``<name>_tangent`` for each ``wrt`` name, and gives the
+    outputs of ``model``, then one ``<output>_tangent`` for each differentiated output, of the same shape and element
+    type. Loops carry tangents along: there is no tape.
+
+    Args:
+        model: Path, ``onnx.ModelProto``, ``ir.Model`` or a torch ``ONNXProgram``; never modified.
+        wrt: Names of inputs or initializers, ``INITIALIZERS`` for all trainable ones, or a mix; default: every
+            floating-point graph input.
+        outputs: Names of the outputs to differentiate; default: every floating-point one.
+        stop_gradient: Names of values that count as constants.
+
+    Raises:
+        ModelError: The model is unusable or lacks a name.
+        UnsupportedOp: A differentiated value reaches an operator without a rule.
+    """
+    options = Options.of(wrt, outputs, None, stop_gradient)
+    return push_forward(load(model), dataclasses.replace(options, mode="forward"))
+
+
+def hvp(
+    model: AnyModel,
+    *,
+    loss: str,
+    wrt: Wrt = None,
+    stop_gradient: Sequence[str] = (),
+    plan: AnyPlan = "auto",
+    sites: Sequence[str] = (),
+    segment: int | None = None,
+    levels: int | None = None,
+    tape: str | None = None,
+    memory: str | int | None = None,
+    trips: int | None = None,
+) -> Gradient:
+    """The model extended by Hessian-vector products of its scalar output ``loss``, by forward over reverse.
+
+    The result takes the inputs of ``model``, then one tangent ``<name>_tangent`` for each ``wrt`` name, and gives the
+    outputs of ``model``, the gradients ``<name>_grad``, then the products ``<name>_grad_tangent``.
+
+    Args:
+        model: As for ``vjp``.
+        loss: Name of a scalar output.
+        wrt: As for ``vjp``.
+        stop_gradient: As for ``vjp``.
+        plan: As for ``vjp``, of the gradient.
+        sites: As for ``vjp``.
+        segment: As for ``vjp``.
+        levels: As for ``vjp``.
+        tape: As for ``vjp``.
+        memory: As for ``vjp``.
+        trips: As for ``vjp``.
+
+    Raises:
+        ModelError: ``loss`` is not a scalar, or as for ``vjp``.
+        PlanError: As for ``vjp``.
+        UnsupportedOp: As for ``vjp``.
+    """
+    options = dataclasses.replace(Options.of(wrt, None, loss or None, stop_gradient), mode="hvp")
+    chosen = with_plan(
+        options, plan, sites=sites, segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
+    )
+    return push_forward_gradient(load(model), chosen)
 
 
 def plan(

@@ -64,6 +64,9 @@ class Report:
         sites: The control-flow sites and their adjoints.
         nodes: Number of nodes before and after, subgraphs included.
         warnings: Things the user should know.
+        mode: "reverse", "forward" or "hvp".
+        tangents: The tangent input of each of ``wrt``; empty in reverse mode.
+        pushed: The output that holds the tangent, for each of ``outputs`` (for each gradient of an hvp).
     """
 
     wrt: tuple[str, ...]
@@ -73,6 +76,14 @@ class Report:
     sites: tuple[SiteReport, ...]
     nodes: tuple[int, int]
     warnings: tuple[str, ...]
+    mode: str = "reverse"
+    tangents: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    pushed: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+
+    @property
+    def order(self) -> int:
+        """The order of the derivatives."""
+        return 2 if self.mode == "hvp" else 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,40 +119,45 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     origin = fingerprint(source)
     profile = profile_for(options, origin)
     model = expand_training(normalise(source))
-    before = _node_count(model)
+    before = node_count(model)
     declared = declare_shapes(model)
     types = simplify_branches(model, options)
     HoistInvariantsPass()(model)
-    mark_straight_through(model, _known_estimators(options))
+    mark_straight_through(model, known_estimators(options))
     sites = control_flow(model)
     adjoints = choose_adjoints(sites, options, profile)
     trips = _site_reports(sites, adjoints)
     selection = select(model, options, sites)
-    refuse_missing_rules(model.graph, _activity(model, selection), sites)
+    refuse_missing_rules(model.graph, activity_of(model, selection), sites)
     prepared = _prepare(model, types, sites, adjoints)
     types = infer_types(model)
     FoldConstantBranchPass(types.constants)(model)
     selection = reselect(model, options, selection)
     drop_guards(prepared.guards, selection.wrt)
     primal = frozenset(model.graph)
-    activity, sites = _activity(model, selection, prepared), control_flow(model)
+    activity, sites = activity_of(model, selection, prepared), control_flow(model)
     refuse_missing_rules(model.graph, activity, sites)
     clipping = Clipping(options.clip_value, options.clip_norm, options.clip_carries, options.replace_nan)
     sweep = Sweep(activity, types, sites, prepared, Records(), clipping)
     names = interface_names(model.graph, selection)
     warnings = _reverse(model, selection, names, sweep)
-    _record(model, options, adjoints, origin)
+    record(model, options, adjoints, origin)
     record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
     LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
     finish(model, primal, declared, names)
     outputs = tuple(v.name or "" for v in selection.outputs)
-    counts = (before, _node_count(model))
+    counts = (before, node_count(model))
     warnings = (*adjoints.warnings, *names.renamed(), *warnings)
     report = Report(tuple(names.gradients), outputs, names.seeds, names.gradients, trips, counts, warnings)
     return Gradient(model, adjoints, report)
 
 
-def _known_estimators(options: Options) -> tuple[str, ...]:
+def known_estimators(options: Options) -> tuple[str, ...]:
+    """The operators to differentiate by a straight-through estimator.
+
+    Raises:
+        ModelError: There is none for an operator.
+    """
     known = straight_through_operators()
     unknown = next((name for name in options.straight_through if name not in known), None)
     if unknown is not None:
@@ -153,7 +169,8 @@ def _known_estimators(options: Options) -> tuple[str, ...]:
     return options.straight_through
 
 
-def _activity(model: ir.Model, selection: Selection, prepared: Prepared | None = None) -> Activity:
+def activity_of(model: ir.Model, selection: Selection, prepared: Prepared | None = None) -> Activity:
+    """The values that a derivative passes through."""
     prepared = prepared or Prepared({})
     return find_activity(
         model.graph,
@@ -178,7 +195,7 @@ def _reverse(model: ir.Model, selection: Selection, names: InterfaceNames, sweep
     builder = Builder(Namer.of_model(model), model.opset_imports[""])
     for name in names.all():
         builder.namer.reserve(name)
-    _make_room(model, set(names.all()), builder.namer)
+    make_room(model, set(names.all()), builder.namer)
     cotangents = Cotangents(builder)
     for output in dict.fromkeys(selection.outputs):
         cotangents.add(output, _seed(model, output, builder, names))
@@ -190,11 +207,11 @@ def _reverse(model: ir.Model, selection: Selection, names: InterfaceNames, sweep
     builder.append_to(model.graph)
     for value, result in zip(selection.wrt, results, strict=True):
         name = names.gradients[value.name or ""]
-        model.graph.outputs.append(_named_output(model.graph, value, name, result, builder.namer))
+        model.graph.outputs.append(named_output(model.graph, value, name, result, builder.namer))
     return warnings
 
 
-def _make_room(model: ir.Model, interface: set[str], namer: Namer) -> None:
+def make_room(model: ir.Model, interface: set[str], namer: Namer) -> None:
     """Renames values inside the model that have an interface name; inputs, outputs and initializers are the user's."""
     visible = {*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()}
     for graph in (model.graph, *model.graph.subgraphs()):
@@ -223,7 +240,7 @@ def _gradient(value: ir.Value, cotangents: Cotangents, builder: Builder, warning
     return zeros_like(builder.expr(value))
 
 
-def _named_output(graph: ir.Graph, value: ir.Value, name: str, result: Expr, namer: Namer) -> ir.Value:
+def named_output(graph: ir.Graph, value: ir.Value, name: str, result: Expr, namer: Namer) -> ir.Value:
     """A graph output called ``name``, of the type and shape of ``value``, that holds ``result``."""
     copy = ir.Node("", "Identity", [result.value], name=namer.fresh(f"{name}/output"))
     graph.append(copy)
@@ -232,7 +249,7 @@ def _named_output(graph: ir.Graph, value: ir.Value, name: str, result: Expr, nam
     return output
 
 
-def _record(model: ir.Model, options: Options, plan: Plan, origin: str) -> None:
+def record(model: ir.Model, options: Options, plan: Plan, origin: str) -> None:
     """Writes into the model what is needed to make it again."""
     from onnx_cfad import __version__  # noqa: PLC0415 - the package imports this module
 
@@ -260,7 +277,8 @@ def _site_reports(sites: ControlFlowGraph, adjoints: Plan) -> tuple[SiteReport, 
     return tuple(found)
 
 
-def _node_count(model: ir.Model) -> int:
+def node_count(model: ir.Model) -> int:
+    """The number of nodes, subgraphs included."""
     return sum(1 for _ in model.graph.all_nodes())
 
 

@@ -31,7 +31,8 @@ def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared, name
         for value in (*graph.inputs, *graph.outputs, *(o for node in graph for o in node.outputs)):
             value.shape = None if value in doubtful or _misleads(value) else _settled(value.shape, author)
             value.metadata_props.pop(_NOTE, None)
-    pairs = (*names.seeds.items(), *names.gradients.items())
+    parts = (names.seeds, names.gradients, names.tangents, names.pushed)
+    pairs = [pair for part in parts for pair in part.items()]
     interface = {**{given: declared[name] for name, given in pairs if name in declared}, **declared}
     for value in (*model.graph.inputs, *model.graph.outputs):
         shape = interface.get(value.name or "")

@@ -13,6 +13,7 @@ from onnx_cfad.names import InterfaceNames, primal_name
 from onnx_cfad.ports import listed
 
 _SEEDS, _GRADIENTS, _WRT = "onnx_cfad.seeds", "onnx_cfad.gradients", "onnx_cfad.wrt"
+_TANGENTS, _PUSHED = "onnx_cfad.tangents", "onnx_cfad.pushed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,7 @@ def read_interface(primal: ir.Model, gradient: ir.Model, loss: str | None = None
         raise ModelError("gradient model", "it has no output beyond those of the original model", "Is it the gradient?")
     names = InterfaceNames(_by_owner(seeds), _by_owner(results))
     differentiated = tuple(names.seeds) or (_loss(primal, gradient, loss),)
-    known, held = {*own_inputs, *constants}, _recorded(gradient, _WRT)
+    known, held = {*own_inputs, *constants}, recorded_holders(gradient)
     where = {name: held.get(name) or (name if name in known else name.rpartition(":")[2]) for name in names.gradients}
     return Interface(tuple(names.gradients), differentiated, names, where)
 
@@ -74,6 +75,9 @@ def record_interface(model: ir.Model, names: InterfaceNames, held: Mapping[str, 
     """
     for key, entries in ((_SEEDS, names.seeds), (_GRADIENTS, names.gradients), (_WRT, held)):
         model.metadata_props[key] = json.dumps(dict(entries))
+    for key, entries in ((_TANGENTS, names.tangents), (_PUSHED, names.pushed)):
+        if entries:
+            model.metadata_props[key] = json.dumps(dict(entries))
 
 
 def _owners(found: Sequence[str], recorded: Mapping[str, str]) -> dict[str, str | None]:
@@ -131,6 +135,11 @@ def recorded_options(gradient: ir.Model) -> Mapping[str, object]:
 def _recorded_names(gradient: ir.Model) -> InterfaceNames:
     """The seeds and gradients that a gradient model says it has; empty where it does not."""
     return InterfaceNames(_recorded(gradient, _SEEDS), _recorded(gradient, _GRADIENTS))
+
+
+def recorded_holders(gradient: ir.Model) -> dict[str, str]:
+    """The input or initializer that each wrt name stands for, as a gradient model says."""
+    return _recorded(gradient, _WRT)
 
 
 def _recorded(gradient: ir.Model, key: str) -> dict[str, str]:

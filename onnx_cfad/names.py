@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 COTANGENT_SUFFIX = "_grad"
+TANGENT_SUFFIX = "_tangent"
 _NUMBERED = re.compile(rf"(?P<name>.+){COTANGENT_SUFFIX}(_[1-9]\d*)?", re.DOTALL)
 
 
@@ -18,7 +19,15 @@ def cotangent_name(name: str, taken: Collection[str] = ()) -> str:
 
     That is ``<name>_grad``; where ``taken`` has it, ``<name>_grad_2``, or the next number that is free.
     """
-    own = name + COTANGENT_SUFFIX
+    return _free(name + COTANGENT_SUFFIX, taken)
+
+
+def tangent_name(name: str, taken: Collection[str] = ()) -> str:
+    """The interface name of the tangent of ``name``, numbered like a cotangent's: an input, or a result."""
+    return _free(name + TANGENT_SUFFIX, taken)
+
+
+def _free(own: str, taken: Collection[str]) -> str:
     numbered = (f"{own}_{count}" for count in itertools.count(2))
     return next(candidate for candidate in itertools.chain([own], numbered) if candidate not in taken)
 
@@ -36,10 +45,14 @@ class InterfaceNames:
     Attributes:
         seeds: The seed of each differentiated output, by the output's name.
         gradients: The gradient of each wrt value, by the name that it was asked for with.
+        tangents: The tangent input of each wrt value, by the name that it was asked for with (forward mode).
+        pushed: The tangent of each differentiated output, by the output's name (forward mode).
     """
 
     seeds: Mapping[str, str]
     gradients: Mapping[str, str]
+    tangents: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    pushed: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
 
     @classmethod
     def beside(cls, taken: Iterable[str], outputs: Sequence[str], wrt: Sequence[str]) -> InterfaceNames:
@@ -52,20 +65,35 @@ class InterfaceNames:
                 used.add(found[name])
         return cls(seeds, gradients)
 
+    @classmethod
+    def forward(cls, taken: Iterable[str], outputs: Sequence[str], wrt: Sequence[str]) -> InterfaceNames:
+        """The same for forward mode: tangent inputs are named first, then tangents of outputs."""
+        used = set(taken)
+        tangents, pushed = ({}, {})
+        for names, found in ((wrt, tangents), (outputs, pushed)):
+            for name in dict.fromkeys(names):
+                found[name] = tangent_name(name, used)
+                used.add(found[name])
+        return cls({}, {}, tangents, pushed)
+
     def all(self) -> tuple[str, ...]:
-        """Every name, seeds first."""
-        return (*self.seeds.values(), *self.gradients.values())
+        """Every name, those of inputs first."""
+        parts = (self.seeds, self.tangents, self.gradients, self.pushed)
+        return tuple(name for part in parts for name in part.values())
 
     def renamed(self) -> tuple[str, ...]:
-        """A sentence for each name that is numbered because the model has ``<name>_grad`` already."""
-        pairs = (
-            *(("seed of output", *p) for p in self.seeds.items()),
-            *(("gradient by", *p) for p in self.gradients.items()),
+        """A sentence for each name that is numbered because the model has ``<name>_grad`` (or tangent) already."""
+        parts = (
+            ("seed of output", COTANGENT_SUFFIX, self.seeds),
+            ("gradient by", COTANGENT_SUFFIX, self.gradients),
+            ("tangent of", TANGENT_SUFFIX, self.tangents),
+            ("tangent of output", TANGENT_SUFFIX, self.pushed),
         )
         return tuple(
-            f"the {what} '{name}' is called '{given}': '{name}{COTANGENT_SUFFIX}' is taken"
-            for what, name, given in pairs
-            if given != name + COTANGENT_SUFFIX
+            f"the {what} '{name}' is called '{given}': '{name}{suffix}' is taken"
+            for what, suffix, names in parts
+            for name, given in names.items()
+            if given != name + suffix
         )
 
 

@@ -44,6 +44,7 @@ class Options:
         clip_norm: Largest 2-norm of all gradients together.
         clip_carries: Clip the cotangent of every carry in every iteration too.
         replace_nan: Elements of gradients that are NaN become 0.
+        mode: "reverse", "forward" (tangents), or "hvp" (the tangents of the gradients of ``loss``).
     """
 
     wrt: tuple[str, ...] | None = None
@@ -66,6 +67,7 @@ class Options:
     clip_norm: float | None = None
     clip_carries: bool = False
     replace_nan: bool = False
+    mode: str = "reverse"
 
     @classmethod
     def of(

@@ -51,11 +51,13 @@ def reselect(model: ir.Model, options: Options, selection: Selection) -> Selecti
     return Selection(selection.wrt, _outputs(model.graph, options), _stopped(model, options), selection.fixed_seed)
 
 
-def interface_names(graph: ir.Graph, selection: Selection) -> InterfaceNames:
-    """What the seeds and gradients are called: beside everything in the main graph that a user can name."""
+def interface_names(graph: ir.Graph, selection: Selection, *, forward: bool = False) -> InterfaceNames:
+    """What seeds and gradients (or tangents) are called: beside everything in the main graph that a user can name."""
     taken = [value.name or "" for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())]
-    outputs = [] if selection.fixed_seed else [value.name or "" for value in selection.outputs]
-    return InterfaceNames.beside(taken, outputs, [value.name or "" for value in selection.wrt])
+    wrt, outputs = ([value.name or "" for value in values] for values in (selection.wrt, selection.outputs))
+    if forward:
+        return InterfaceNames.forward(taken, outputs, wrt)
+    return InterfaceNames.beside(taken, [] if selection.fixed_seed else outputs, wrt)
 
 
 def _outputs(graph: ir.Graph, options: Options) -> tuple[ir.Value, ...]:

@@ -164,6 +164,56 @@ def assert_vjp(
     return found
 
 
+def assert_jvp(
+    model: onnx.ModelProto | onnx.NodeProto | Sequence[onnx.NodeProto],
+    feeds: Feeds,
+    *,
+    wrt: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    runner: str = "ort",
+    primal_runner: str | None = None,
+    rtol: float | None = None,
+    atol: float = 1e-6,
+    step: float | None = None,
+    seed: int = 0,
+    check: bool = True,
+    **build: Any,
+) -> dict[str, Array]:
+    """Asserts that the tangents that onnx_cfad emits equal central differences of the primal, element by element.
+
+    Arguments and result are those of ``assert_vjp``. A random direction is compared for each input, then one for all.
+    """
+    proto = model if isinstance(model, onnx.ModelProto) else node_model(model, feeds, **build)
+    wrt = list(wrt) if wrt is not None else [name for name, a in feeds.items() if a.dtype.kind == "f"]
+    emitted = cfad.jvp(proto, wrt=wrt, outputs=outputs).proto()
+    if check:
+        check_emitted(emitted)
+    rng = np.random.default_rng(seed)
+    primal = RUNNERS[primal_runner or runner]
+    base = primal(proto, feeds)
+    found: dict[str, Array] = {}
+    for alone in (*(wrt if len(wrt) > 1 else ()), None):
+        tangents = {
+            name: np.asarray(rng.standard_normal(feeds[name].shape) * (alone in (None, name))).astype(feeds[name].dtype)
+            for name in wrt
+        }
+        found = RUNNERS[runner](emitted, {**feeds, **{f"{name}_tangent": t for name, t in tangents.items()}})
+        for name, expected in base.items():
+            np.testing.assert_array_equal(found[name], expected, err_msg=f"primal output {name} changed")
+        size = step or min({"float64": 1e-6, "float32": 1e-2, "float16": 5e-2}[t.dtype.name] for t in tangents.values())
+        moved = [{n: np.asarray(feeds[n] + s * t, t.dtype) for n, t in tangents.items()} for s in (size, -size)]
+        ahead, behind = (primal(proto, {**feeds, **each}) for each in moved)
+        for name in [n[: -len("_tangent")] for n in found if n.endswith("_tangent")]:
+            tangent = found[f"{name}_tangent"]
+            assert tangent.shape == base[name].shape, f"{name}: tangent {tangent.shape}, output {base[name].shape}"
+            assert tangent.dtype == base[name].dtype
+            numeric = (ahead[name].astype(np.float64) - behind[name].astype(np.float64)) / (2 * size)
+            scale = float(np.max(np.abs(numeric), initial=0.0)) + float(np.max(np.abs(base[name]), initial=0.0))
+            limit = atol + (TOLERANCE[feeds[wrt[0]].dtype] if rtol is None else rtol) * max(scale, 1.0)
+            np.testing.assert_allclose(tangent, numeric, rtol=0, atol=limit, err_msg=f"{name} by {alone or wrt}")
+    return found
+
+
 def _compare(
     name: str,
     gradient: Array,

@@ -54,9 +54,9 @@ def extend_loop(
     position = len(site.carries)
     for offset, carry in enumerate(carries):
         site.body.inputs.append(carry.entry)
-        site.body.outputs.insert(1 + position + offset, _returned(site.body, carry.exit, namer))
+        site.body.outputs.insert(1 + position + offset, returned(site.body, carry.exit, namer))
     for element in elements:
-        site.body.outputs.append(_returned(site.body, element, namer, copy=site.is_scan))
+        site.body.outputs.append(returned(site.body, element, namer, copy=site.is_scan))
     inputs = [*node.inputs, *([None] * (2 - len(node.inputs)) if carries else ()), *(c.initial for c in carries)]
     count = len(node.outputs) + len(carries) + len(elements)
     new = ir.Node(
@@ -109,7 +109,7 @@ def extend_branch(node: ir.Node, branch: ir.Graph, value: ir.Value, namer: Namer
         graph = attribute.as_graph()
         own = graph is branch
         graph.outputs.append(
-            _returned(graph, value, namer, copy=full) if own else _placeholder(graph, value, namer, full=full)
+            returned(graph, value, namer, copy=full) if own else _placeholder(graph, value, namer, full=full)
         )
     return output
 
@@ -129,7 +129,7 @@ def share_output(
     """
     position = next(k for k, other in enumerate(node.outputs) if other is output)
     placeholder = branch.outputs[position]
-    branch.outputs[position] = _returned(branch, value, namer, copy=stacked)
+    branch.outputs[position] = returned(branch, value, namer, copy=stacked)
     maker = placeholder.producer()
     if maker is not None and not placeholder.uses():
         branch.remove(maker)
@@ -144,7 +144,7 @@ def stackable(value: ir.Value) -> bool:
     return isinstance(value.type, ir.TensorType) and value.shape is not None and value.shape.is_static()
 
 
-def _returned(graph: ir.Graph, value: ir.Value, namer: Namer, *, copy: bool = False) -> ir.Value:
+def returned(graph: ir.Graph, value: ir.Value, namer: Namer, *, copy: bool = False) -> ir.Value:
     """``value`` as a further output of ``graph``: through an Identity where it is returned already or made elsewhere.
 
     ONNX Runtime 1.32 gives silent zeros for a Scan body that returns its own input, or one value twice. And it lets

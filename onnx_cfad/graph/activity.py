@@ -32,6 +32,12 @@ class Activity:
         """Whether a derivative passes through ``value``."""
         return value is not None and value in self.varied and value in self.useful
 
+    def replaced(self, old: ir.Value, new: ir.Value) -> None:
+        """Makes ``new``, which stands where ``old`` stood, as active as that."""
+        for values in (self.varied, self.useful, self.cuttable):
+            if old in values:
+                values.add(new)
+
 
 Passes = Callable[[ir.Node], bool]
 
@@ -82,6 +88,22 @@ def _read_by_one(node: ir.Node) -> set[ir.Value]:
     return set(reads[0]) ^ set(reads[1])
 
 
+def reached_from_selection(graph: ir.Graph, passes: Passes) -> set[ir.Value]:
+    """The values behind a selecting operator: parts of their tangent may be exactly zero where a derivative is NaN."""
+    chosen = {output for node in graph.all_nodes() if node.op_type in _SELECTING for output in node.outputs}
+    _Forward(chosen, passes, frozenset()).graph(graph)
+    return chosen
+
+
+def reached(
+    graph: ir.Graph, values: Iterable[ir.Value], passes: Callable[[ir.Node, set[ir.Value]], bool]
+) -> set[ir.Value]:
+    """The values of any type that depend on ``values`` through nodes that ``passes`` admits, told what is reached."""
+    marked = set(values)
+    _Forward(marked, lambda node: passes(node, marked), frozenset(), every_type=True).graph(graph)
+    return marked
+
+
 def carries_derivative(value: ir.Value) -> bool:
     """Whether the type of ``value`` is floating point (or a sequence or optional of such tensors)."""
     if carries_estimate(value):
@@ -95,10 +117,13 @@ def carries_derivative(value: ir.Value) -> bool:
 class _Forward:
     """Marks what depends on the marked values."""
 
-    def __init__(self, marked: set[ir.Value], passes: Passes, stopped: frozenset[ir.Value]) -> None:
+    def __init__(
+        self, marked: set[ir.Value], passes: Passes, stopped: frozenset[ir.Value], *, every_type: bool = False
+    ) -> None:
         self.marked = marked
         self.passes = passes
         self.stopped = stopped
+        self.every_type = every_type
 
     def graph(self, graph: ir.Graph) -> None:
         for node in graph:
@@ -109,7 +134,7 @@ class _Forward:
                     self.graph(branch)
                     self.hand_over(zip(branch.outputs, node.outputs, strict=True))
             elif not self.marked.isdisjoint(v for v in node.inputs if v is not None) and self.passes(node):
-                _mark(self.marked, node.outputs, self.stopped)
+                self.mark(node.outputs)
 
     def loop(self, site: LoopSite) -> None:
         self.hand_over((source.source, source.slice) for source in site.inputs)
@@ -123,7 +148,10 @@ class _Forward:
         self.hand_over((output.element, output.stacked) for output in site.outputs)
 
     def hand_over(self, pairs: Iterable[tuple[ir.Value, ir.Value]]) -> bool:
-        return _mark(self.marked, (target for source, target in pairs if source in self.marked), self.stopped)
+        return self.mark(target for source, target in pairs if source in self.marked)
+
+    def mark(self, values: Iterable[ir.Value]) -> bool:
+        return _mark(self.marked, values, self.stopped, every_type=self.every_type)
 
 
 class _Backward:
@@ -159,8 +187,10 @@ class _Backward:
         return _mark(self.marked, (target for source, target in pairs if source in self.marked), frozenset())
 
 
-def _mark(marked: set[ir.Value], values: Iterable[ir.Value], stopped: frozenset[ir.Value]) -> bool:
+def _mark(
+    marked: set[ir.Value], values: Iterable[ir.Value], stopped: frozenset[ir.Value], *, every_type: bool = False
+) -> bool:
     """Adds those of ``values`` that can carry a derivative; whether there was a new one."""
-    new = [v for v in values if v not in marked and v not in stopped and carries_derivative(v)]
+    new = [v for v in values if v not in marked and v not in stopped and (every_type or carries_derivative(v))]
     marked.update(new)
     return bool(new)

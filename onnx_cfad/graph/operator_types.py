@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -47,6 +49,13 @@ class OperatorTypes:
     def fresh(self) -> ir.SymbolicDim:
         """A symbol that stands for a dimension nothing is known of."""
         return self.context.new_symbolic_dim()
+
+    def reserve_symbols_of(self, values: Iterable[ir.Value]) -> None:
+        """Keeps the symbols in the shapes of ``values`` from being given to other dimensions."""
+        shapes = [value.shape for value in values if value.shape is not None]
+        self.context.reserve_symbol_names(
+            {symbol for shape in shapes for dim in shape.dims for symbol in symbols_of(dim)}
+        )
 
     def infer(self, node: ir.Node) -> None:
         """Sets type and shape of the outputs of ``node``."""

@@ -9,6 +9,7 @@ the shape of one example there.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import numpy as np
 import onnx_ir as ir
@@ -49,13 +50,19 @@ class Types:
         )
 
 
-def infer_types(model: ir.Model) -> Types:
+def infer_types(model: ir.Model, known: Iterable[ir.Value] = ()) -> Types:
     """Infers types and shapes of all values of ``model`` and writes them on the values.
+
+    Args:
+        model: The model.
+        known: Values of another graph that it reads, whose shapes are right: their symbols are not given out anew.
 
     Cost is linear in the number of nodes, times the number of passes a loop body needs until its carries are stable
     (one in the common case, at most three plus the largest rank).
     """
-    return _Inference(model).run(model.graph)
+    inference = _Inference(model)
+    inference.operators.reserve_symbols_of(known)
+    return inference.run(model.graph)
 
 
 class _Inference:

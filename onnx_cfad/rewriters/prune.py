@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.graph.regions import is_branch, is_loop, loop_site, subgraphs_of
+from onnx_cfad.graph.regions import LoopSite, captured_by, is_branch, is_loop, loop_site, subgraphs_of
 
 
 class PruneDeadValuesPass(ir.passes.InPlacePass):
@@ -67,7 +67,7 @@ def _prune_branch_outputs(node: ir.Node) -> bool:
 def _prune_loop(node: ir.Node) -> bool:
     site = loop_site(node)
     offset = 0 if site.is_scan else 1
-    dead_carries = [k for k, c in enumerate(site.carries) if not _is_read(c.final) and _feeds_itself(c.entry, c.exit)]
+    dead_carries = _dead_carries(site)
     count = len(site.carries)
     dead_outputs = [count + k for k, o in enumerate(site.outputs) if not _is_read(o.stacked)]
     dead = [*dead_carries, *dead_outputs]
@@ -75,10 +75,9 @@ def _prune_loop(node: ir.Node) -> bool:
         return False
     for k in reversed(dead):
         site.body.outputs.pop(k + offset)
+    if dead_carries:
+        _prune(site.body, frozenset())
     for k in reversed(dead_carries):
-        entry = site.body.inputs[k + offset * 2]
-        for user in {usage.node for usage in entry.uses()}:
-            site.body.remove(user, safe=False) if user.graph is site.body else None
         site.body.inputs.pop(k + offset * 2)
     _rebuild(node, dead, [k + offset * 2 for k in dead_carries], _scan_attributes(node, dead_outputs, count))
     return True
@@ -104,22 +103,30 @@ def _prune_slices(node: ir.Node) -> bool:
     return True
 
 
-def _feeds_itself(entry: ir.Value, exit_: ir.Value) -> bool:
-    """Whether a carry is read by nothing but the one pure node that makes its next value, which nothing else reads."""
-    if exit_ is entry:
-        return not entry.uses() and _returned_once(entry)
-    if entry.is_graph_output():
-        return False
-    node = exit_.producer()
-    if node is None or node.graph is not entry.graph or not is_pure(node) or subgraphs_of(node):
-        return False
-    users = {usage.node for usage in entry.uses()}
-    return users <= {node} and not exit_.uses() and len(node.outputs) == 1 and _returned_once(exit_)
+def _dead_carries(site: LoopSite) -> list[int]:
+    """The carries whose last value nobody reads, and that no live value of an iteration depends on."""
+    dead = [k for k, carry in enumerate(site.carries) if not _is_read(carry.final)]
+    while dead:
+        exits = [site.carries[k].exit for k in dead]
+        roots = list(site.body.outputs)
+        for exit_ in exits:
+            roots.remove(exit_)
+        stacks = {o.element for o in site.outputs if not _is_read(o.stacked)}
+        needed = _needed(site.body, {v for v in roots if v not in stacks or roots.count(v) > 1})
+        kept = [k for k in dead if site.carries[k].entry not in needed]
+        if kept == dead:
+            break
+        dead = kept
+    return dead
 
 
-def _returned_once(value: ir.Value) -> bool:
-    graph = value.graph
-    return graph is not None and sum(output is value for output in graph.outputs) == 1
+def _needed(graph: ir.Graph, roots: set[ir.Value]) -> set[ir.Value]:
+    """What ``roots`` and the random draws of ``graph`` depend on: a draw counts as a reader."""
+    needed = set(roots)
+    for node in reversed(graph):
+        if not needed.isdisjoint(node.outputs) or not is_pure(node):
+            needed.update(v for v in (*node.inputs, *captured_by(node)) if v is not None)
+    return needed
 
 
 def _scan_attributes(node: ir.Node, dead: list[int], count: int) -> dict[str, ir.Attr]:

@@ -19,6 +19,7 @@ from onnx_cfad.rules import (
     gru,  # noqa: F401
     indexing,  # noqa: F401
     linalg,  # noqa: F401
+    linear,  # noqa: F401
     losses,  # noqa: F401
     lstm,  # noqa: F401
     normalization,  # noqa: F401
@@ -33,4 +34,5 @@ from onnx_cfad.rules import (
     signal,  # noqa: F401
     slicing,  # noqa: F401
     straight_through,  # noqa: F401
+    tangents,  # noqa: F401
 )

@@ -7,7 +7,7 @@ checkpointed attention does.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
@@ -17,7 +17,7 @@ from onnx_cfad.adjoint.expr import Builder, Expr, Update
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.specification import made_outputs, specified_body
 from onnx_cfad.graph.types import infer_types
-from onnx_cfad.rules.registry import NoDerivative, Rule, attributes_of, rule_for, vjp
+from onnx_cfad.rules.registry import NoDerivative, Rule, attributes_of, expanded, rule_for, vjp
 
 _CUT = frozenset(("Softmax",))  # of a row that is masked throughout it makes NaN, which the body then takes out
 
@@ -26,6 +26,7 @@ def vjp_by_body(*op_types: str) -> None:
     """Registers the rule that goes through the function body for operators."""
     for op_type in op_types:
         vjp(op_type)(_through_body)
+        expanded(op_type, _body)
 
 
 def _through_body(
@@ -42,6 +43,13 @@ def _through_body(
         return Body(*_inlined(node, xs, builder.opset), xs, builder).pulled_back(cts)
 
     return tuple((lambda index=index: results()[index]) for index in range(len(xs)))
+
+
+def _body(
+    node: ir.Node, xs: Sequence[Expr | None], builder: Builder
+) -> tuple[Sequence[ir.Node], Mapping[int, ir.Value]]:
+    body = Body(*_inlined(node, xs, builder.opset), xs, builder)
+    return body.nodes, body.outputs
 
 
 class Body:

@@ -141,7 +141,7 @@ def max_roi_pool(
         at = op.ArgMax(where(rows.unsqueeze([0, 2]), largest.unsqueeze([1]), -np.inf), axis=3, keepdims=0)
         filled = op.And(_any(rows).unsqueeze([1]), _any(columns).unsqueeze([0]))  # [high, wide]
         by_bin = where(filled, seed, 0)
-        by_row = scatter_add(None, op.CastLike(places, seed), at, by_bin, 1)  # [C, H, wide]
+        by_row = scatter_add(None, places.cast(seed.dtype), at, by_bin, 1)  # [C, H, wide]
         result = scatter_add(None, image, places, by_row, 2)
         result.value.shape = ir.Shape([None, None, None])
         return [], [result]

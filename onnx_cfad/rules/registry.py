@@ -1,17 +1,21 @@
-"""The table of VJP rules, and what a rule is: cotangents of the outputs to cotangents of the inputs."""
+"""The tables of rules: VJP, from cotangents of the outputs to those of the inputs; JVP, from tangents to tangents.
+
+An operator needs a VJP rule only: forward mode applies an elementwise one as it is and transposes the others. A JVP
+rule, or the word that the operator is linear, is there where that emits less.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import onnx.defs
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.expr import Expr, Update
+from onnx_cfad.adjoint.expr import Builder, Expr, Update
 from onnx_cfad.graph.straight_through import is_straight_through
 
 Cotangent = Expr | Update | Callable[[], Any] | None
@@ -37,6 +41,50 @@ class Rule:
 
 
 @dataclasses.dataclass(frozen=True)
+class TangentRule:
+    """How tangents pass through one operator.
+
+    Attributes:
+        function: Called as ``function(tangents, y, *inputs, **attributes)``; gives the tangent of the output, a tuple
+            where there are several, None for zero.
+        attributes: The ONNX attributes that the rule reads.
+    """
+
+    function: Callable[..., Any]
+    attributes: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """An operator that is a sum of functions, each linear in some of its inputs taken together, the others fixed.
+
+    Attributes:
+        groups: The inputs, by number, that each function is linear in; None for all inputs together.
+        added: Inputs that are added to the result, such as a bias: any one function takes their tangent along.
+        offsets: Attributes that are numbers added to the result or put in: 0 for a tangent.
+    """
+
+    groups: tuple[tuple[int, ...], ...] | None
+    added: tuple[int, ...] = ()
+    offsets: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Expanded:
+    """An operator that is a function of other operators: tangents pass through these.
+
+    Attributes:
+        expand: From the node, its inputs and a builder to the nodes that the function records with the builder, and
+            the outputs that it makes, by number.
+    """
+
+    expand: Callable[[ir.Node, Sequence[Expr | None], Builder], tuple[Sequence[ir.Node], Mapping[int, ir.Value]]]
+
+
+TangentEntry = TangentRule | Linear | Expanded
+
+
+@dataclasses.dataclass(frozen=True)
 class NoDerivative:
     """Why no derivative passes through an operator."""
 
@@ -49,6 +97,7 @@ RUNTIME_OPERATORS = frozenset(("SimplifiedLayerNormalization",))
 _RULES: dict[tuple[str, str], Rule] = {}
 _NONDIFFERENTIABLE: dict[tuple[str, str], NoDerivative] = {}
 _STRAIGHT_THROUGH: dict[tuple[str, str], Rule] = {}
+_TANGENTS: dict[tuple[str, str], TangentEntry] = {}
 
 
 def vjp(
@@ -67,15 +116,10 @@ def vjp(
     """
 
     def register(function: RuleFunction) -> RuleFunction:
-        parameters = inspect.signature(function).parameters.values()
-        attributes = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        attributes = _keywords(function)
         for op_type in op_types:
             _refuse_second(domain, op_type)
-            if domain == "" and op_type not in RUNTIME_OPERATORS:
-                known = onnx.defs.get_schema(op_type, domain).attributes
-                unknown = [name for name in attributes if name not in known]
-                if unknown:
-                    raise TypeError(f"the VJP rule for {op_type} names {unknown}, which {op_type} has no attribute of")
+            _check_attributes("VJP", domain, op_type, attributes)
             _RULES[domain, op_type] = Rule(function, broadcasts, elementwise or broadcasts, attributes)
         return function
 
@@ -95,8 +139,7 @@ def straight_through(
     """
 
     def register(function: RuleFunction) -> RuleFunction:
-        parameters = inspect.signature(function).parameters.values()
-        attributes = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        attributes = _keywords(function)
         for op_type in op_types:
             if (domain, op_type) in _STRAIGHT_THROUGH:
                 raise ValueError(f"{domain or 'ai.onnx'}::{op_type} already has a straight-through rule")
@@ -106,10 +149,71 @@ def straight_through(
     return register
 
 
+def jvp(*op_types: str, domain: str = "") -> Callable[[RuleFunction], RuleFunction]:
+    """Registers a JVP rule for operators that have a VJP rule, where it emits less than the VJP rule transposed.
+
+    The rule is called with a tuple of the inputs' tangents (None for zero), the output (a tuple where there are
+    several), the inputs in ONNX order and, as keywords, the attributes it names. It returns the tangent of the output
+    (a tuple where there are several), None for zero, or NotImplemented where the VJP rule is to be transposed.
+
+    Raises:
+        TypeError: The rule names an attribute that the operator's schema lacks.
+        ValueError: The operator has a JVP rule already.
+    """
+
+    def register(function: RuleFunction) -> RuleFunction:
+        attributes = _keywords(function)
+        for op_type in op_types:
+            _check_attributes("JVP", domain, op_type, attributes)
+            _enter_tangent(domain, op_type, TangentRule(function, attributes))
+        return function
+
+    return register
+
+
 def straight_through_operators() -> tuple[str, ...]:
     """The operators that have a straight-through rule, as ``--straight-through`` names them, sorted."""
     _load()
     return tuple(sorted(f"{domain}::{name}" if domain else name for domain, name in _STRAIGHT_THROUGH))
+
+
+def linear(
+    *op_types: str,
+    groups: tuple[tuple[int, ...], ...] | None = ((0,),),
+    added: tuple[int, ...] = (),
+    offsets: tuple[str, ...] = (),
+    domain: str = "",
+) -> None:
+    """Declares operators linear in inputs: a tangent passes through the operator itself.
+
+    Args:
+        op_types: The operators, which have a VJP rule.
+        groups: For each function that the operator is a sum of, the numbers of the inputs it is linear in together
+            (such as data and updates of a scatter); a product is linear in each of its factors alone. None for all
+            inputs together.
+        added: The numbers of inputs that are added to the result, such as a bias.
+        offsets: Attributes that are numbers added to the result or put in.
+        domain: Of the operators.
+
+    Raises:
+        ValueError: An operator has a JVP rule already.
+    """
+    for op_type in op_types:
+        _enter_tangent(domain, op_type, Linear(groups, added, offsets))
+
+
+def expanded(
+    op_type: str,
+    expand: Callable[[ir.Node, Sequence[Expr | None], Builder], tuple[Sequence[ir.Node], Mapping[int, ir.Value]]],
+    *,
+    domain: str = "",
+) -> None:
+    """Declares that tangents pass through the function of an operator, which ``expand`` records.
+
+    Raises:
+        ValueError: The operator has a JVP rule already.
+    """
+    _enter_tangent(domain, op_type, Expanded(expand))
 
 
 def nondifferentiable(*op_types: str, reason: str, domain: str = "") -> None:
@@ -126,6 +230,14 @@ def rule_for(node: ir.Node) -> Rule | NoDerivative | None:
     if key in _STRAIGHT_THROUGH and is_straight_through(node):
         return _STRAIGHT_THROUGH[key]
     return _RULES.get(key) or _NONDIFFERENTIABLE.get(key)
+
+
+def tangent_rule_for(node: ir.Node) -> TangentEntry | None:
+    """The JVP rule for a node's operator; None where forward mode goes by the VJP rule."""
+    _load()
+    if is_straight_through(node):
+        return None
+    return _TANGENTS.get((node.domain if node.domain != "ai.onnx" else "", node.op_type))
 
 
 def entries() -> Iterator[tuple[str, str, Rule | NoDerivative]]:
@@ -156,6 +268,26 @@ def _default(domain: str, op_type: str, name: str, opset: int) -> Any:
     if not proto.name:
         return None
     return ir.serde.deserialize_attribute(proto).value
+
+
+def _keywords(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The attributes that a rule reads: its keyword-only parameters."""
+    return tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)
+
+
+def _check_attributes(kind: str, domain: str, op_type: str, attributes: tuple[str, ...]) -> None:
+    if domain != "" or op_type in RUNTIME_OPERATORS:
+        return
+    known = onnx.defs.get_schema(op_type, domain).attributes
+    unknown = [name for name in attributes if name not in known]
+    if unknown:
+        raise TypeError(f"the {kind} rule for {op_type} names {unknown}, which {op_type} has no attribute of")
+
+
+def _enter_tangent(domain: str, op_type: str, rule: TangentEntry) -> None:
+    if (domain, op_type) in _TANGENTS:
+        raise ValueError(f"{domain or 'ai.onnx'}::{op_type} already has a JVP rule")
+    _TANGENTS[domain, op_type] = rule
 
 
 def _refuse_second(domain: str, op_type: str) -> None:

@@ -1,0 +1,148 @@
+"""Forward mode: analyses, the forward sweep, and the finished model; and forward over reverse."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from onnx_cfad.adjoint.expr import Builder, Expr, zeros_like
+from onnx_cfad.adjoint.forward_sweep import ForwardSweep
+from onnx_cfad.adjoint.sweep import passes_derivative, refuse_missing_rules
+from onnx_cfad.differentiate import (
+    Gradient,
+    Report,
+    activity_of,
+    differentiate,
+    known_estimators,
+    make_room,
+    named_output,
+    node_count,
+    record,
+)
+from onnx_cfad.errors import ModelError, PlanError
+from onnx_cfad.expand import expand_training
+from onnx_cfad.finish import declare_shapes, finish
+from onnx_cfad.graph.activity import reached_from_selection
+from onnx_cfad.graph.regions import control_flow
+from onnx_cfad.graph.straight_through import mark_straight_through
+from onnx_cfad.graph.types import infer_types
+from onnx_cfad.interface import record_interface, recorded_holders
+from onnx_cfad.model import fingerprint, normalise
+from onnx_cfad.names import InterfaceNames, Namer
+from onnx_cfad.options import Options
+from onnx_cfad.plan.plan import Plan
+from onnx_cfad.rewriters.hoist import HoistInvariantsPass
+from onnx_cfad.rewriters.localise import LocaliseWeightsPass
+from onnx_cfad.selection import Selection, held_name, interface_names, reselect, select
+from onnx_cfad.simplify import simplify_branches
+
+
+def push_forward(source: ir.Model, options: Options) -> Gradient:
+    """Extends ``source``, which is consumed, by its Jacobian-vector product.
+
+    Raises:
+        ModelError: The model is unusable, or lacks a name that the options ask for.
+        PlanError: The options ask for what only a reverse pass has.
+        UnsupportedOp: A differentiated value reaches an operator without a rule.
+    """
+    _refuse_reverse_options(options)
+    origin = fingerprint(source)
+    model = expand_training(normalise(source))
+    before = node_count(model)
+    declared = declare_shapes(model)
+    simplify_branches(model, options)
+    HoistInvariantsPass()(model)
+    mark_straight_through(model, known_estimators(options))
+    selection = select(model, options, control_flow(model))
+    infer_types(model)
+    selection = reselect(model, options, selection)
+    primal = frozenset(model.graph)
+    names = interface_names(model.graph, selection, forward=True)
+    warnings = _sweep(model, options, selection, names)
+    record(model, options, Plan({}), origin)
+    record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
+    LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
+    finish(model, primal, declared, names)
+    report = Report(
+        tuple(names.tangents), tuple(names.pushed), {}, {}, (), (before, node_count(model)),
+        (*names.renamed(), *warnings), options.mode, names.tangents, names.pushed,
+    )  # fmt: skip
+    return Gradient(model, Plan({}), report)
+
+
+def push_forward_gradient(source: ir.Model, options: Options) -> Gradient:
+    """Forward over reverse: extends ``source``, which is consumed, by Hessian-vector products of its loss.
+
+    Raises:
+        ModelError: As for ``push_forward``, or there is no loss.
+        PlanError: The plan is impossible.
+        UnsupportedOp: A differentiated value reaches an operator without a rule.
+    """
+    if options.loss is None:
+        raise ModelError("", "a Hessian needs a scalar output, and no loss was named", "Give its name as loss.")
+    origin = fingerprint(source)
+    first = differentiate(source, dataclasses.replace(options, mode="reverse"))
+    gradients = tuple(first.report.gradients.values())
+    held = recorded_holders(first.model)
+    second = push_forward(first.model, Options(wrt=first.report.wrt, outputs=gradients, mode="hvp"))
+    tangents = dict(zip(first.report.wrt, second.report.tangents.values(), strict=True))
+    names = InterfaceNames({}, first.report.gradients, tangents, second.report.pushed)
+    record(second.model, options, first.plan, origin)
+    record_interface(second.model, names, held)
+    report = dataclasses.replace(
+        first.report,
+        nodes=(first.report.nodes[0], second.report.nodes[1]),
+        warnings=tuple(dict.fromkeys((*first.report.warnings, *second.report.warnings))),
+        mode="hvp",
+        tangents=tangents,
+        pushed=second.report.pushed,
+    )
+    return Gradient(second.model, first.plan, report)
+
+
+def _refuse_reverse_options(options: Options) -> None:
+    plain = Options()
+    for name in ("clip_value", "clip_norm", "clip_carries", "replace_nan", "plan", "plan_text", "sites", "segment"):
+        if getattr(options, name) != getattr(plain, name):
+            raise PlanError(name, "is of a reverse pass, and forward mode has none", "Leave it out.")
+
+
+def _sweep(model: ir.Model, options: Options, selection: Selection, names: InterfaceNames) -> list[str]:
+    """Runs the forward sweep over the main graph and adds the interface; gives warnings."""
+    graph = model.graph
+    activity, sites = activity_of(model, selection), control_flow(model)
+    refuse_missing_rules(graph, activity, sites)
+    cut = reached_from_selection(graph, passes_derivative)
+    builder = Builder(Namer.of_model(model), model.opset_imports[""])
+    for name in names.all():
+        builder.namer.reserve(name)
+    make_room(model, set(names.all()), builder.namer)
+    tangents = {value: _input(graph, value, names.tangents[value.name or ""]) for value in selection.wrt}
+    sweep = ForwardSweep(activity, cut, sites, tangents)
+    sweep.run(graph, builder)
+    warnings: list[str] = []
+    outputs = reselect(model, options, selection).outputs
+    results: list[Expr] = []
+    for output in outputs:
+        result = sweep.tangent(output, builder)
+        if result is None:
+            warnings.append(f"output '{output.name}' depends on nothing differentiated by: its tangent is zero")
+            result = zeros_like(builder.expr(output))
+        results.append(result)
+    sweep.close(graph, builder)
+    for output, result in zip(outputs, results, strict=True):
+        name = names.pushed[output.name or ""]
+        graph.outputs.append(named_output(graph, output, name, result, builder.namer))
+    return warnings
+
+
+def _input(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
+    """A graph input for the tangent of a wrt value."""
+    tangent = ir.Value(name=name, type=value.type, shape=value.shape)
+    graph.inputs.append(tangent)
+    return tangent
+
+
+__all__: Sequence[str] = ("push_forward", "push_forward_gradient")
