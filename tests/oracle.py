@@ -1,7 +1,8 @@
 """The check of a gradient that shares no code with the rules: central differences of the primal in float64.
 
 ``assert_vjp`` differentiates a model, runs the result in ONNX Runtime (and the reference evaluator), and compares
-``<seed, J t>`` by differences with ``<gradient, t>`` for random directions t, and every element of small inputs.
+``<seed, J t>`` by differences with ``<gradient, t>`` for random directions t, and every element of small inputs. In
+the mode "forward" (``tests.modes``) it checks the tangents instead.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 import onnx_cfad as cfad
+from tests.modes import MODE
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
@@ -140,6 +142,11 @@ def assert_vjp(
     """
     proto = model if isinstance(model, onnx.ModelProto) else node_model(model, feeds, **build)
     wrt = list(wrt) if wrt is not None else [name for name, a in feeds.items() if a.dtype.kind == "f"]
+    if MODE.get() == "forward":
+        return assert_jvp(
+            proto, feeds, wrt=wrt, outputs=outputs, runner=runner, primal_runner=primal_runner, rtol=rtol, atol=atol,
+            step=step, seed=seed, check=check,
+        )  # fmt: skip
     emitted = cfad.vjp(proto, wrt=wrt, outputs=outputs).proto()
     if check:
         check_emitted(emitted)

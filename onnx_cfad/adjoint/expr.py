@@ -112,8 +112,6 @@ class Builder:
         values = self._operands(inputs)
         while values and values[-1] is None:
             values.pop()
-        if op_type == "Pad" and len(values) == 4:
-            values = self._padding_all_axes(values)
         key = _key(domain, op_type, values, attributes, outputs)
         if key is not None and key in self._known:
             return self._known[key]
@@ -176,28 +174,6 @@ class Builder:
         """A fresh value to serve as an input of the subgraph under construction."""
         value = ir.Value(name=self.namer.fresh(hint), type=type_, shape=shape)
         return Expr(value, self)
-
-    def _padding_all_axes(self, values: list[ir.Value | None]) -> list[ir.Value | None]:
-        """The operands of a Pad with widths for all axes, where axes and rank are known.
-
-        ONNX Runtime 1.32 moves a Transpose through a Pad as if its widths were those of all axes.
-        """
-        x, pads, number, axes = values
-        known = ir.convenience.get_const_tensor(axes) if axes is not None else None
-        if x is None or x.shape is None or known is None or pads is None:
-            return values
-        rank = x.shape.rank()
-        places = [int(axis) % rank for axis in known.numpy()]
-        places = np.asarray([*places, *(place + rank for place in places)], np.int64)
-        zeros = np.zeros(2 * rank, np.int64)
-        widths = ir.convenience.get_const_tensor(pads)
-        if widths is None or pads.is_graph_input():
-            zeros_, places_ = self.constant(zeros), self.constant(places)
-            whole = self.call("ScatterElements", [zeros_, places_, self.expr(pads)], {"axis": 0})[0].value
-        else:
-            zeros[places] = widths.numpy()
-            whole = self.constant(zeros).value
-        return [x, whole] if number is None else [x, whole, number]
 
     def _operands(self, inputs: Sequence[Operand]) -> list[ir.Value | None]:
         while inputs and inputs[-1] is None:

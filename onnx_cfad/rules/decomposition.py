@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr
 from onnx_cfad.rules.function_body import Body
-from onnx_cfad.rules.registry import vjp
+from onnx_cfad.rules.registry import expanded, vjp
 
 Decomposition = Callable[..., "Expr | tuple[Expr | None, ...]"]
 DecompositionFunction = TypeVar("DecompositionFunction", bound=Decomposition)
@@ -33,6 +33,8 @@ def decomposed(*op_types: str, domain: str) -> Callable[[DecompositionFunction],
         rule = functools.partial(_through, function)
         rule.__module__ = function.__module__  # where the table of operators finds it
         vjp(*op_types, domain=domain)(rule)
+        for op_type in op_types:
+            expanded(op_type, functools.partial(_body, function), domain=domain)
         return function
 
     return register
@@ -54,6 +56,13 @@ def _through(
         return Body(model, kept, xs, builder).pulled_back(reached)
 
     return tuple((lambda index=index: results()[index]) for index in range(len(xs)))
+
+
+def _body(
+    function: Decomposition, node: ir.Node, xs: Sequence[Expr | None], builder: Builder
+) -> tuple[Sequence[ir.Node], Mapping[int, ir.Value]]:
+    body = Body(*_written_out(function, node, xs, builder), xs, builder)
+    return body.nodes, body.outputs
 
 
 def _written_out(

@@ -10,6 +10,7 @@ import onnx
 from onnx import helper
 
 import onnx_cfad as cfad
+from tests.modes import MODE
 from tests.oracle import DOUBLE, RUNNERS, Array, assert_vjp, node_model
 
 
@@ -43,16 +44,42 @@ def assert_second_order(
         build: For ``node_model``.
     """
     model = node_model(node, feeds, outputs=outputs or {"y": DOUBLE}, **build)
-    first = cfad.vjp(model, wrt=wrt, outputs=seeded).proto()
-    primal = RUNNERS[runner](model, feeds)
-    rng = np.random.default_rng(11)
-    names = [i.name for i in first.graph.input if i.name not in feeds]
-    seeds = {name: np.asarray(rng.standard_normal(primal[name[: -len("_grad")]].shape)) for name in names}
-    del first.graph.output[:]
-    for name in wrt:
-        # Renamed: the gradient of the gradient by x is called x_grad as well.
-        first.graph.node.append(helper.make_node("Identity", [f"{name}_grad"], [f"slope_{name}"], name=f"slope_{name}"))
-        first.graph.output.append(helper.make_tensor_value_info(f"slope_{name}", DOUBLE, [None] * feeds[name].ndim))
+    first, seeds = first_order(model, RUNNERS[runner](model, feeds), feeds, wrt, seeded)
     assert_vjp(
         first, {**feeds, **seeds}, wrt=[*wrt, *seeds], runner=runner, rtol=rtol, atol=atol, step=step, check=check
     )
+
+
+def first_order(
+    model: onnx.ModelProto,
+    primal: Mapping[str, Array],
+    feeds: Mapping[str, Array],
+    wrt: Sequence[str],
+    seeded: Sequence[str] | None,
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The first derivative of ``model`` as a model of its own, and random seeds for it.
+
+    It is the gradient, or the tangents for reverse over forward. Outputs are called slope_<name>: the gradient of the
+    gradient by x is called x_grad as well.
+
+    Args:
+        model: The model.
+        primal: Its outputs.
+        feeds: Its inputs.
+        wrt: Names to differentiate by.
+        seeded: Outputs to differentiate.
+    """
+    forward = MODE.get() == "reverse-over-forward"
+    gradient = (cfad.jvp if forward else cfad.vjp)(model, wrt=wrt, outputs=seeded)
+    inputs = gradient.report.tangents if forward else gradient.report.seeds
+    results = gradient.report.pushed if forward else gradient.report.gradients
+    first, rng = gradient.proto(), np.random.default_rng(11)
+    like = {**primal, **feeds} if forward else primal
+    seeds = {given: rng.standard_normal(like[name].shape).astype(like[name].dtype) for name, given in inputs.items()}
+    elements = {output.name: output.type.tensor_type.elem_type for output in first.graph.output}
+    del first.graph.output[:]
+    for name, given in results.items():
+        first.graph.node.append(helper.make_node("Identity", [given], [f"slope_{name}"], name=f"slope_{name}"))
+        rank = (primal if forward else feeds)[name].ndim
+        first.graph.output.append(helper.make_tensor_value_info(f"slope_{name}", elements[given], [None] * rank))
+    return first, seeds

@@ -6,14 +6,13 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import pytest
 from onnx import helper
 
-import onnx_cfad as cfad
 from tests import oracle
 from tests.execution import run_in_reference
 from tests.oracle import assert_vjp, node_model, run_ort
+from tests.rules.second_order import first_order
 
 RNG = np.random.default_rng(0)
 
@@ -119,26 +118,16 @@ def test_gradient_of_a_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     node = helper.make_node(case.op_type, list(case.feeds), outputs, **case.attributes)
     wrt = [k for k, a in feeds.items() if a.dtype.kind == "f" and k not in case.fixed.split()]
     primal = node_model(node, feeds, opset=case.opset, dims=case.dims)
-    shapes = {k: a.shape for k, a in (run_in_reference if case.reference else run_ort)(primal, feeds).items()}
-    first = _renamed(cfad.vjp(primal, wrt=wrt).proto())
-    seeds = {f"{k}_ct": RNG.standard_normal(shape).astype(case.kind) for k, shape in shapes.items()}
+    first, seeds = first_order(
+        primal, (run_in_reference if case.reference else run_ort)(primal, feeds), feeds, wrt, None
+    )
     narrow = case.kind == np.float32
     assert_vjp(
         first,
         {**feeds, **seeds},
-        outputs=[f"{k}_ct" for k in wrt],
         wrt=[*wrt, *seeds],
         runner="reference" if case.reference else "ort",
         check=False,
         step=3e-3 if narrow else None,
         atol=2e-3 if narrow else 1e-6,
     )
-
-
-def _renamed(model: Any) -> Any:
-    """The model with _ct for _grad at the end of its inputs and outputs, so that it can be differentiated again."""
-    result = ir.from_proto(model)
-    for value in (*result.graph.inputs, *result.graph.outputs):
-        if value.name and value.name.endswith("_grad"):
-            value.name = value.name.removesuffix("_grad") + "_ct"
-    return ir.to_proto(result)
