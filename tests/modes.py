@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 MODES = ("reverse", "forward")
@@ -28,7 +28,7 @@ def checks_of(test: Callable[..., Any]) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def in_mode(mode: str) -> Iterator[None]:
+def in_mode(mode: str) -> Generator[None]:
     """Lets ``assert_vjp`` check derivatives in ``mode``."""
     token = MODE.set(mode)
     try:
