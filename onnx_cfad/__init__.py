@@ -1,5 +1,8 @@
 """Differentiates ONNX models that contain control flow."""
 
+import onnx_cfad.interruptions  # noqa: F401 - first: what follows takes a second, in which Ctrl-C may come
+
+# isort: split
 from onnx_cfad.api import grad, hvp, jvp, plan, vjp
 from onnx_cfad.differentiate import Gradient, Report
 from onnx_cfad.errors import CfadError, ModelError, PlanError, TargetError, UnsupportedOp, ValidationError

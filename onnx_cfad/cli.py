@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import os
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,6 +17,7 @@ import typer
 
 from onnx_cfad import __version__
 from onnx_cfad.errors import CfadError
+from onnx_cfad.interruptions import NOBODY_READS, forget_output, leave_on_signals, say_interrupted
 from onnx_cfad.options import INITIALIZERS, Initializers, Options
 
 Parameters = ParamSpec("Parameters")
@@ -105,6 +108,9 @@ def main() -> None:
     """Runs the command line; what libraries would print on the console is kept off it."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
+    leave_on_signals()
+    if sys.stdout is None:  # where the caller closed it
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     app(prog_name="onnx-cfad")
 
 
@@ -115,8 +121,18 @@ def _reports_errors(command: Callable[Parameters, None]) -> Callable[Parameters,
     def guarded(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except (typer.Exit, typer.Abort, BrokenPipeError):
+            sys.stdout.flush()
+        except (typer.Exit, typer.Abort):
             raise
+        except KeyboardInterrupt as error:
+            raise typer.Exit(say_interrupted()) from error
+        except BrokenPipeError as error:
+            forget_output()
+            raise typer.Exit(NOBODY_READS) from error
+        except OSError as error:
+            forget_output()
+            place = error.filename or "standard output"
+            _fail(f"{place}: {error.strerror or error}", error, debug=_debugging(kwargs))
         except CfadError as error:
             _fail(str(error), error, debug=_debugging(kwargs))
         except Exception as error:  # noqa: BLE001 - the last line of defence: nobody sees a traceback unasked

@@ -20,6 +20,7 @@ from onnx_cfad.errors import ModelError
 from onnx_cfad.expand import expand_training
 from onnx_cfad.finish import declare_shapes, finish
 from onnx_cfad.graph.activity import Activity, find_activity
+from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.regions import ControlFlowGraph, control_flow, is_branch, is_loop, loop_site
 from onnx_cfad.graph.straight_through import mark_straight_through
 from onnx_cfad.graph.trips import trip_count
@@ -36,6 +37,7 @@ from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
 from onnx_cfad.rewriters.predicate_branch import drop_guards
 from onnx_cfad.rules.registry import straight_through_operators
+from onnx_cfad.saving import message_of
 from onnx_cfad.selection import Selection, held_name, interface_names, reselect, select
 from onnx_cfad.simplify import simplify_branches
 
@@ -101,8 +103,12 @@ class Gradient:
     report: Report
 
     def proto(self) -> onnx.ModelProto:
-        """The model as a protobuf message."""
-        return ir.to_proto(self.model)
+        """The model as a protobuf message.
+
+        Raises:
+            ModelError: It is nested so deep that nothing could read it.
+        """
+        return message_of(self.model)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model to ``path``, whole or not at all."""
@@ -187,7 +193,11 @@ def _prepare(model: ir.Model, types: Types, sites: ControlFlowGraph, adjoints: P
     """Rewrites every site for its adjoint, inner ones first."""
     builder = Builder(Namer.of_model(model), model.opset_imports[""])
     known = [site for site in reversed(sites.sites()) if site.path in adjoints]
-    return Prepared.merged([adjoints[site.path].prepare(site.node, types, builder) for site in known])
+    prepared: list[Prepared] = []
+    for site in known:
+        with Blamed(site.node, "it cannot be prepared to be run backwards", path=site.path):
+            prepared.append(adjoints[site.path].prepare(site.node, types, builder))
+    return Prepared.merged(prepared)
 
 
 def _reverse(model: ir.Model, selection: Selection, names: InterfaceNames, sweep: Sweep) -> list[str]:

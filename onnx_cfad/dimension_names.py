@@ -1,7 +1,7 @@
 """Symbolic dimensions under names that can stand in a formula; the author's names come back in the end.
 
 ONNX allows any text as the name of a dimension. Exporters write ``30_dim_0`` or ``/Loop_dim_0``, which shape inference
-would read as expressions.
+would read as expressions, and a negative number for a dimension that they do not know, as ONNX Runtime reads it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ def plain_dimension_names(model: ir.Model) -> None:
     taken = {str(d.value) for value in _values(model) for d in _symbolic(value)}
     renamed: dict[str, str] = {}
     for value in _values(model):
-        if all(d.value is None or _PLAIN.fullmatch(d.value) for d in _symbolic(value)):
+        if value.shape is None or all(_is_plain(d) for d in value.shape.dims):
             continue
-        assert value.shape is not None
         value.shape = ir.Shape([_plain(d, renamed, taken) for d in value.shape.dims])
     if renamed:
         model.meta[_KEY] = {plain: author for author, plain in renamed.items()}
@@ -41,9 +40,9 @@ def author_dimension_names(model: ir.Model) -> None:
 
 
 def _plain(dim: int | ir.SymbolicDim, renamed: dict[str, str], taken: set[str]) -> int | ir.SymbolicDim | str | None:
-    if isinstance(dim, int) or dim.value is None or _PLAIN.fullmatch(dim.value):
+    if _is_plain(dim):
         return dim
-    if not dim.value:
+    if isinstance(dim, int) or not dim.value:
         return None
     if dim.value not in renamed:
         stem = re.sub(r"[^A-Za-z0-9_]", "_", f"dim_{dim.value}")[:64]
@@ -54,6 +53,12 @@ def _plain(dim: int | ir.SymbolicDim, renamed: dict[str, str], taken: set[str]) 
         taken.add(name)
         renamed[dim.value] = name
     return renamed[dim.value]
+
+
+def _is_plain(dim: int | ir.SymbolicDim) -> bool:
+    if isinstance(dim, int):
+        return dim >= 0
+    return dim.value is None or _PLAIN.fullmatch(dim.value) is not None
 
 
 def _symbolic(value: ir.Value) -> list[ir.SymbolicDim]:

@@ -36,7 +36,7 @@ def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared, name
     interface = {**{given: declared[name] for name, given in pairs if name in declared}, **declared}
     for value in (*model.graph.inputs, *model.graph.outputs):
         shape = interface.get(value.name or "")
-        if shape is not None:
+        if shape is not None and not _contradicts(shape, value.shape):
             value.shape = shape
     author_dimension_names(model)
 
@@ -63,6 +63,14 @@ def _misleads(value: ir.Value) -> bool:
     """
     inside = value.producer() is not None and not value.is_graph_output()
     return inside and value.dtype is not None and value.dtype.is_integer()
+
+
+def _contradicts(declared: ir.Shape, found: ir.Shape | None) -> bool:
+    """Whether what the author wrote cannot be. Runtimes only warn of it, but no seed of that shape could be given."""
+    if found is None or declared.rank() != found.rank():
+        return found is not None
+    pairs = zip(declared.dims, found.dims, strict=True)
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
 
 
 def _symbols_of(declared: Declared) -> set[str]:

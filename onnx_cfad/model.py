@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 from pathlib import Path
 from typing import Protocol, TypeAlias, Union
@@ -20,6 +21,7 @@ from onnx_cfad.opsets import convert_opset, stamp_versions
 from onnx_cfad.rewriters.expand_sequence_map import ExpandSequenceMapPass
 from onnx_cfad.saving import fingerprint, quiet_serde, save
 from onnx_cfad.scopes import MAX_DEPTH, check_definitions, check_depth, check_sites, make_names_unique
+from onnx_cfad.signatures import check_signatures
 
 __all__ = ["Source", "fingerprint", "load", "normalise", "save"]
 
@@ -55,7 +57,7 @@ def load(source: Source) -> ir.Model:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         model = _deserialize(_read(path), str(path))
-        weights.adopt_folder(model, path.parent)
+        weights.adopt_folder(model, path)
     elif isinstance(source, onnx.ModelProto):
         _check_proto_depth(source)
         proto = onnx.ModelProto()
@@ -95,16 +97,16 @@ def normalise(model: ir.Model) -> ir.Model:
 
 def _read(path: Path) -> onnx.ModelProto:
     where = str(path)
-    if path.is_dir():
-        raise ModelError(where, "is a directory, not an ONNX model", "Name the .onnx file in it.")
-    if not path.is_file():
-        raise ModelError(where, "there is no such file" if not path.exists() else "is not a regular file")
-    size = path.stat().st_size
-    if size == 0:
-        raise ModelError(where, "the file is empty")
-    if size > _MAX_FILE_BYTES:
-        raise ModelError(where, f"{size:,} bytes are more than a protobuf file can have", "Use external data.")
     try:
+        if path.is_dir():
+            raise ModelError(where, "is a directory, not an ONNX model", "Name the .onnx file in it.")
+        if not path.is_file():
+            raise ModelError(where, "there is no such file" if not path.exists() else "is not a regular file")
+        size = path.stat().st_size
+        if size == 0:
+            raise ModelError(where, "the file is empty")
+        if size > _MAX_FILE_BYTES:
+            raise ModelError(where, f"{size:,} bytes are more than a protobuf file can have", "Use external data.")
         proto = onnx.ModelProto.FromString(path.read_bytes())
     except OSError as error:
         raise ModelError(where, f"cannot be read: {error.strerror or error}") from error
@@ -123,11 +125,16 @@ def _deserialize(proto: onnx.ModelProto, where: str) -> ir.Model:
     if proto.graph.sparse_initializer:
         name = proto.graph.sparse_initializer[0].values.name
         raise ModelError(where, f"initializer '{name}' is sparse, which is not supported", "Make it dense.")
+    names = collections.Counter((function.domain, function.name, function.overload) for function in proto.functions)
+    for (domain, name, _), count in names.items():
+        if count > 1:
+            raise ModelError(f"function {domain}::{name}", f"it is defined {count} times", "Remove all but one.")
     try:
         with quiet_serde():
             model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, NotImplementedError) as error:
         raise ModelError(where, f"is not a valid model: {root_message(error)}", "Export it again.") from error
+    _check_depth(model)
     return model
 
 
@@ -143,17 +150,37 @@ def _check_proto_depth(proto: onnx.ModelProto) -> None:
             pending.extend((inner, depth + 1) for graph in graphs for inner in graph.node)
 
 
+def _owners(model: ir.Model) -> list[tuple[str, ir.Graph, bool]]:
+    """The main graph and those of the functions: where it is, the graph, whether it is of a function."""
+    functions = [(f"function {f.domain}::{f.name}", f.graph, True) for f in model.functions.values()]
+    return [("main", model.graph, False), *functions]
+
+
+def _check_depth(model: ir.Model) -> None:
+    for where, graph, _ in _owners(model):
+        check_depth(graph, where)
+
+
 def _check(model: ir.Model) -> None:
     """Refuses what no later stage could work on, or what would make it work without end."""
-    owners = [("main", model.graph, False)]
-    owners += [(f"function {f.domain}::{f.name}", f.graph, True) for f in model.functions.values()]
-    for where, graph, in_function in owners:
-        check_depth(graph, where)
+    _check_depth(model)
+    for where, graph, in_function in _owners(model):
         if sum(1 for _ in graph.all_nodes()) > _MAX_NODES:
             raise ModelError(where, f"has more than {_MAX_NODES:,} nodes")
         check_definitions(graph, where, in_function=in_function)
+    check_signatures(model)
+    for value in model.graph.inputs:
+        _check_type(value)
     for slot in weights.slots(model):
         _check_content(slot.tensor)
+
+
+def _check_type(value: ir.Value) -> None:
+    type_ = value.type
+    while isinstance(type_, (ir.SequenceType, ir.OptionalType)):
+        type_ = type_.elem_type
+    if type_ is None or type_.dtype in (None, ir.DataType.UNDEFINED):
+        raise ModelError(f"input '{value.name}'", "it is declared without an element type", "Export the model again.")
 
 
 def _check_content(tensor: ir.TensorProtocol) -> None:
@@ -166,8 +193,8 @@ def _check_content(tensor: ir.TensorProtocol) -> None:
     if proto.HasField("raw_data"):
         found, wanted, unit = len(proto.raw_data), tensor.nbytes, "bytes"
     else:
-        fields = (proto.float_data, proto.double_data, proto.int64_data, proto.int32_data, proto.uint64_data)
-        found, wanted, unit = max(len(field) for field in fields), tensor.size, "elements"
+        field = onnx.helper.tensor_dtype_to_field(proto.data_type)  # the one that readers of this type look into
+        found, wanted, unit = len(getattr(proto, field)), tensor.size, "elements"
         per_element = {ir.DataType.COMPLEX64: 2, ir.DataType.COMPLEX128: 2}.get(tensor.dtype, 1)
         wanted = wanted * per_element if tensor.dtype.bitwidth >= 8 else found
     if any(dimension < 0 for dimension in proto.dims) or found != wanted:

@@ -15,6 +15,7 @@ import onnx.defs
 import onnx_ir as ir
 
 from onnx_cfad.errors import ModelError
+from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.names import Namer
 
 OLDEST = 7
@@ -191,6 +192,7 @@ def convert_opset(model: ir.Model) -> None:
         written_for = node.version or target
         for version, adapter in _ADAPTERS.get(node.op_type, ()):
             if written_for < version <= target:
-                adapter(Edit(node, namer))
+                with Blamed(node, f"it cannot be converted from opset {written_for}", model):
+                    adapter(Edit(node, namer))
         node.version = target
     model.opset_imports[""] = target

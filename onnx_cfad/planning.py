@@ -99,23 +99,20 @@ def with_plan(
 
 
 def _plan_text(path: Path) -> str:
-    if not path.is_file():
-        raise PlanError(
-            f"plan '{path}'", f"expected {', '.join(PLANS)} or the file of a plan", "There is no such file."
-        )
-    return _text("plan", path)
+    return _text("plan", path, f"expected {', '.join(PLANS)} or the file of a plan", "There is no such file.")
 
 
 def _profile_text(path: str | os.PathLike[str] | None) -> str | None:
     if path is None:
         return None
-    if not Path(path).is_file():
-        raise PlanError(f"profile '{path}'", "there is no such file", "Write one with `onnx-cfad profile -o`.")
-    return _text("profile", Path(path))
+    return _text("profile", Path(path), "there is no such file", "Write one with `onnx-cfad profile -o`.")
 
 
-def _text(kind: str, path: Path) -> str:
+def _text(kind: str, path: Path, missing: str, remedy: str) -> str:
+    """The text of a file; ``missing`` and ``remedy`` are for one that is not there."""
     try:
+        if not path.is_file():
+            raise PlanError(f"{kind} '{path}'", missing, remedy)
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{kind} '{path}'", f"cannot be read: {error}") from error

@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,8 @@ class Session:
         options.enable_mem_pattern = False  # a plan of all buffers doubles the peak memory of the second run
         if threads is not None:
             options.intra_op_num_threads = threads
-        content = os.fspath(model) if isinstance(model, (str, os.PathLike)) else _content(loaded, options)
+        path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
+        content = path if path is not None and _finds_weights(loaded, path) else _content(loaded, options)
         try:
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except _ort_errors() as error:
@@ -77,6 +79,12 @@ class Session:
         except _ort_errors() as error:
             raise _refusal(error, "cannot run the model") from error
         return dict(zip(names, results, strict=True))
+
+
+def _finds_weights(model: ir.Model, path: str | os.PathLike[str]) -> bool:
+    """Whether ONNX Runtime, given the path, finds the weights; it follows no link out of the folder."""
+    folder = Path(path).parent
+    return all(weights.lies_in(tensor, folder) for _, tensor in weights.external_slots(model))
 
 
 def _content(model: ir.Model, options: Any) -> bytes:

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from onnx_cfad import weights
 from onnx_cfad.errors import ModelError
 from onnx_cfad.functions import root_message
+from onnx_cfad.message_depth import check_message_depth
 
 MAX_FILE_BYTES = 2**31 - 2**24
 """A protobuf file cannot pass 2 GiB; a little room is left for the graph itself."""
@@ -44,7 +46,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, source: str | os.Path
         ModelError: ``path`` is a directory, is ``source`` or a file that holds weights, or cannot be written.
     """
     target = Path(path)
-    _check_target(target, *([] if source is None else [source]), *weights.files(model))
+    check_target(target, *([] if source is None else [source]), *weights.files(model))
     folder = target.parent
     moved = _to_move(model, folder)
     try:
@@ -88,12 +90,24 @@ def write_text(path: str | os.PathLike[str], text: str, *, sources: Sequence[str
         ModelError: It cannot be written there.
     """
     target = Path(path)
-    _check_target(target, *sources)
+    check_target(target, *sources)
     try:
         with _replacing(target) as file:
             file.write(text.encode())
     except OSError as error:
         raise ModelError(str(target), f"cannot be written: {error.strerror}") from error
+
+
+def check_target(target: Path, *sources: str | os.PathLike[str]) -> None:
+    """Refuses what a result cannot be written to, or must not: a directory, a device, one of the files ``sources``.
+
+    Raises:
+        ModelError: The target is one of these, or cannot be looked up.
+    """
+    try:
+        _check_target(target, *sources)
+    except OSError as error:
+        raise ModelError(str(target), f"cannot be written: {error.strerror or error}") from error
 
 
 def _check_target(target: Path, *sources: str | os.PathLike[str]) -> None:
@@ -139,9 +153,19 @@ def quiet_serde() -> Generator[None]:
 
 
 def _serialize(model: ir.Model) -> bytes:
+    return message_of(model).SerializeToString(deterministic=True)
+
+
+def message_of(model: ir.Model) -> onnx.ModelProto:
+    """The protobuf message of ``model``.
+
+    Raises:
+        ModelError: It holds what a message cannot, or is nested so deep that nothing could read it.
+    """
+    check_message_depth(model)
     try:
         with quiet_serde():
-            return ir.to_proto(model).SerializeToString(deterministic=True)
+            return ir.to_proto(model)
     except ir.serde.SerdeError as error:
         raise ModelError("model", f"cannot be written: {root_message(error)}", "Export it again.") from error
 

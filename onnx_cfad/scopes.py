@@ -19,7 +19,9 @@ MAX_DEPTH = 64
 AUTHOR_NAME = "onnx_cfad.author_name"
 """Key in a value's ``meta`` of the name that it had before names became unique."""
 
-_REGION_NAMES = {"then_branch": "then", "else_branch": "else"}
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+REGION_NAMES = {"then_branch": "then", "else_branch": "else"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,17 +65,22 @@ def subgraphs_of(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
 
 
 def check_depth(graph: ir.Graph, where: str) -> None:
-    """Refuses subgraphs nested more than ``MAX_DEPTH`` deep, without recursion.
+    """Refuses subgraphs nested more than ``MAX_DEPTH`` deep, and attributes without a value, without recursion.
 
     Raises:
-        ModelError: The nesting is too deep.
+        ModelError: The nesting is too deep, or an attribute (a subgraph, say) has no value.
     """
-    pending = [(graph, 0)]
+    pending = [(graph, 0, where)]
     while pending:
-        inner, depth = pending.pop()
+        inner, depth, path = pending.pop()
         if depth > MAX_DEPTH:
             raise ModelError(where, f"subgraphs are nested more than {MAX_DEPTH} deep")
-        pending.extend((child, depth + 1) for node in inner for _, child in subgraphs_of(node))
+        for node in inner:
+            place = f"{path}/{str(node.name or node.op_type).strip('/')}"
+            for name, attribute in node.attributes.items():
+                if attribute.value is None and (not attribute.is_ref() or attribute.type in _GRAPHS):
+                    raise ModelError(place, f"attribute '{name}' has no value", "Export the model again.")
+            pending.extend((child, depth + 1, f"{place}/{REGION_NAMES.get(k, k)}") for k, child in subgraphs_of(node))
 
 
 def check_definitions(graph: ir.Graph, where: str, *, in_function: bool = False) -> None:
@@ -106,7 +113,7 @@ def _check_graph(graph: ir.Graph, path: str, around: _Scope | None, in_function:
     for node in graph:
         _check_node(scope, node)
         for name, inner in subgraphs_of(node):
-            inner_path = f"{path}/{(node.name or node.op_type).strip('/')}/{_REGION_NAMES.get(name, name)}"
+            inner_path = f"{path}/{(node.name or node.op_type).strip('/')}/{REGION_NAMES.get(name, name)}"
             ordered &= _check_graph(inner, inner_path, scope, in_function)
         ordered &= all(value in ready for value in _read_by(node) if value in scope.own)
         ready.update(node.outputs)

@@ -9,7 +9,7 @@ from onnx_cfad.differentiate import Gradient, differentiate
 from onnx_cfad.errors import ModelError
 from onnx_cfad.model import load
 from onnx_cfad.options import Options
-from onnx_cfad.saving import save
+from onnx_cfad.saving import check_target, save
 
 
 def transform(
@@ -32,19 +32,9 @@ def transform(
     path = Path(source)
     target = path.with_name(f"{path.stem}.grad.onnx") if output is None else Path(output)
     model = load(path)
-    _refuse_early(path, target)
+    if str(target) == "-":
+        raise ModelError("output '-'", "a model is not written to standard output", "Name a file.")
+    check_target(target, path)  # before the work is done
     gradient = differentiate(model, options or Options())
     save(gradient.model, target, source=path)
     return target, gradient
-
-
-def _refuse_early(source: Path, target: Path) -> None:
-    """What saving would refuse, before the work is done."""
-    if str(target) == "-":
-        raise ModelError("output '-'", "a model is not written to standard output", "Name a file.")
-    if target.is_dir():
-        raise ModelError(str(target), "the output is a directory", "Name a file.")
-    if not target.parent.is_dir():
-        raise ModelError(str(target), "the folder of the output does not exist", "Make it first.")
-    if target.exists() and target.samefile(source):
-        raise ModelError(str(target), "the output is the input file", "Name another file; the input is never changed.")

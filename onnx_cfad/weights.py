@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -68,35 +68,50 @@ def _attribute_setter(node: ir.Node, name: str) -> Callable[[ir.TensorProtocol],
     return put
 
 
-def adopt_folder(model: ir.Model, folder: Path) -> None:
-    """Says that the external tensors of a model lie in ``folder``, and checks that they do. Nothing is read.
+def adopt_folder(model: ir.Model, file: Path) -> None:
+    """Says that the external tensors of a model lie in the folder of its ``file``, and checks it. Nothing is read.
+
+    A location stays inside that folder as it is written. What it leads to, links followed, lies in that folder too, or
+    in the one that the model's file itself leads to: caches of downloads keep both as links into one folder of blobs.
 
     Raises:
-        ModelError: A location leads out of the folder, or the file is not there or too short.
+        ModelError: A location leads elsewhere, or the file is not there or too short.
     """
-    sizes: dict[str, int] = {}
-    for _, tensor in external_slots(model):
+    folder = file.parent
+    homes = (folder.resolve(), file.resolve().parent)
+    found: dict[str, tuple[Path, int]] = {}
+    for slot, tensor in list(external_slots(model)):
         tensor.base_dir = str(folder)
         location = str(tensor.location)
-        if location not in sizes:
-            sizes[location] = _size_inside(folder, tensor)
-        _check_extent(tensor, sizes[location])
+        if location not in found:
+            found[location] = _look_up(folder, homes, tensor)
+        path, size = found[location]
+        _check_extent(tensor, size)
+        if not path.is_relative_to(homes[0]):  # onnx_ir follows no link out of the folder
+            slot.put(_reference(tensor, path.name, tensor.offset, tensor.length, path.parent))
 
 
-def _size_inside(folder: Path, tensor: ir.ExternalTensor) -> int:
-    """The size of a tensor's file in bytes; the file must lie in ``folder``, links followed."""
+def _look_up(folder: Path, homes: Sequence[Path], tensor: ir.ExternalTensor) -> tuple[Path, int]:
+    """A tensor's file, which must lie in one of ``homes``, and its size in bytes; links followed."""
     where = f"tensor {tensor.name!r}"
     location = str(tensor.location)
     path = folder / location
-    if not location or Path(location).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
-        raise ModelError(
-            where,
-            f"its external data '{location}' lies outside the folder of the model",
-            "External data must be in the folder of the model, or in a folder inside it.",
-        )
-    if not path.is_file():
-        raise ModelError(where, f"its external data file '{location}' is missing", "Put it beside the model.")
-    return path.stat().st_size
+    try:
+        resolved = path.resolve()
+        written_outside = not location or Path(location).is_absolute() or os.path.normpath(location).startswith("..")
+        if written_outside or not any(resolved.is_relative_to(home) for home in homes):
+            raise ModelError(
+                where,
+                f"its external data '{location}' lies outside the folder of the model",
+                "External data must be in the folder of the model, or in a folder inside it.",
+            )
+        if not path.is_file():
+            raise ModelError(where, f"its external data file '{location}' is missing", "Put it beside the model.")
+        return resolved, path.stat().st_size
+    except (OSError, ValueError) as error:  # too long, or with a NUL
+        reason = getattr(error, "strerror", None) or error
+        what = f"its external data {location[:80]!r} cannot be looked up: {reason}"
+        raise ModelError(where, what, "Put the file beside the model.") from error
 
 
 def _check_extent(tensor: ir.ExternalTensor, size: int) -> None:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
+import onnx_cfad
 from onnx_cfad.errors import ModelError
 from onnx_cfad.model import fingerprint, load, normalise, save
 from tests.oracle import run_ort
@@ -289,3 +290,50 @@ def test_damaged_bytes_are_an_error_or_a_model(tmp_path: pathlib.Path) -> None:
         except ModelError:
             outcomes.add(False)
     assert outcomes == {True, False}
+
+
+CALLS: dict[str, Callable[[ir.Model], object]] = {
+    "vjp": onnx_cfad.vjp,
+    "grad": lambda model: onnx_cfad.grad(model, loss="y"),
+    "plan": onnx_cfad.plan,
+    "validate": onnx_cfad.validate,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_ir_model_is_the_same_after_each_call(call: str) -> None:
+    scalar = SHADOWED.replace("(float[2] y)", "(float y)").replace("y = If", "chosen = If")
+    proto = onnx.parser.parse_model(scalar.replace("\n    >\n", "\n    >\n    y = ReduceSum <keepdims = 0> (chosen)\n"))
+    source = ir.from_proto(proto)
+    before = ir.to_proto(source).SerializeToString(deterministic=True)
+    CALLS[call](source)
+    assert ir.to_proto(source).SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("what", ["metadata key", "documentation"])
+def test_text_that_is_not_utf8_is_refused_before_anything_is_written(what: str, tmp_path: pathlib.Path) -> None:
+    proto = simple()
+    if what == "metadata key":
+        proto.metadata_props.add(key="replaced", value="text")
+    else:
+        proto.graph.doc_string = "replaced"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString().replace(b"replaced", b"repl\xff\xfeed"))
+    with pytest.raises(ModelError, match="model: cannot be written: 'utf-8' codec"):
+        onnx_cfad.vjp(path)
+
+
+def test_a_name_that_is_too_long_for_a_file_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ModelError, match=r"x\.onnx: cannot be read: File name too long"):
+        load(tmp_path / f"{'x' * 300}.onnx")
+    with pytest.raises(ModelError, match=r"x\.onnx: cannot be written: File name too long"):
+        save(load(simple()), tmp_path / f"{'x' * 300}.onnx")
+
+
+def test_data_in_a_field_that_no_reader_looks_into_is_refused() -> None:
+    proto = simple()
+    tensor = proto.graph.initializer[0]
+    tensor.int32_data.extend([1, 2, 3])
+    tensor.ClearField("float_data")
+    with pytest.raises(ModelError, match="tensor 'w': it holds 0 elements"):
+        load(proto)

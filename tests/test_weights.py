@@ -13,8 +13,10 @@ import onnx_ir as ir
 import pytest
 from onnx import external_data_helper
 
+import onnx_cfad as cfad
 from onnx_cfad.errors import ModelError
 from onnx_cfad.model import fingerprint, load, normalise, save
+from onnx_cfad.runtime import Session
 from tests.oracle import run_ort
 
 X = np.array([1, 2, 3], np.float32)
@@ -212,3 +214,55 @@ def test_large_weights_are_never_read(tmp_path: pathlib.Path) -> None:
     assert peak < 20e6
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100e3  # kilobytes
     assert (tmp_path / "out.onnx").stat().st_size < 1000
+
+
+def cached(folder: pathlib.Path) -> pathlib.Path:
+    """The model as a cache of downloads keeps it: the model and its data are links into a folder of blobs."""
+    blobs, snapshot = folder / "blobs", folder / "snapshots" / "main"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    write_model(folder, "model.onnx_data")
+    for name, blob in (("model.onnx", "0123"), ("model.onnx_data", "4567")):
+        (folder / name).rename(blobs / blob)
+        (snapshot / name).symlink_to(pathlib.Path("..", "..", "blobs", blob))
+    return snapshot / "model.onnx"
+
+
+def test_links_into_one_folder_of_blobs_are_followed(tmp_path: pathlib.Path) -> None:
+    path = cached(tmp_path)
+    loaded = load(path)
+    np.testing.assert_array_equal(loaded.graph.initializers["w"].const_value, W)
+    feeds = {"x": X, "c": np.asarray(True)}
+    np.testing.assert_allclose(Session(path).run(feeds)["y"], EXPECTED)
+    gradient = cfad.vjp(path)
+    gradient.save(path.with_name("gradient.onnx"))
+    # a plain file beside the links could not refer to them: it takes its own copy
+    assert not path.with_name("gradient.onnx.data").is_symlink()
+    written = Session(path.with_name("gradient.onnx")).run({**feeds, "y_grad": np.asarray(1, np.float32)})
+    np.testing.assert_allclose(written["y"], EXPECTED)
+
+
+@pytest.mark.parametrize("what", ["data", "data beside a linked model"])
+def test_a_link_of_data_to_elsewhere_is_refused(what: str, tmp_path: pathlib.Path) -> None:
+    path = cached(tmp_path)
+    data = path.with_name("model.onnx_data")
+    content = data.read_bytes()
+    data.unlink()
+    (tmp_path / "elsewhere").write_bytes(content)
+    data.symlink_to(tmp_path / "elsewhere")
+    if what == "data":
+        whole = path.read_bytes()
+        path.unlink()
+        path.write_bytes(whole)
+    with pytest.raises(ModelError, match=r"its external data 'model\.onnx_data' lies outside the folder of the model"):
+        load(path)
+
+
+@pytest.mark.parametrize("location", ["a\0b", "x" * 300])
+def test_a_location_that_no_file_can_have_is_refused(location: str, tmp_path: pathlib.Path) -> None:
+    proto = onnx.parser.parse_model(MODEL)
+    outside(proto.graph.initializer[0], location, 0)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(ModelError, match="tensor 'w': its external data .* cannot be looked up"):
+        load(path)

@@ -15,7 +15,8 @@ from onnx_cfad.adjoint.expr import Builder, Expr, Update
 from onnx_cfad.adjoint.records import Records
 from onnx_cfad.errors import CfadError, UnsupportedOp
 from onnx_cfad.graph.activity import Activity
-from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop, subgraphs_of
+from onnx_cfad.graph.faults import Blamed
+from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop, label, subgraphs_of
 from onnx_cfad.graph.types import Types
 from onnx_cfad.rules.registry import NoDerivative, Rule, attributes_of, rule_for
 
@@ -64,12 +65,14 @@ class Sweep:
 
     def _site(self, node: ir.Node, cotangents: Cotangents, in_loop: bool) -> None:
         adjoint = self.prepared.adjoints[subgraphs_of(node)[0]]
+        path = self.sites.path_of(node)  # now: another node may take its place
         try:
-            adjoint.reverse(self, node, cotangents, in_loop=in_loop)
-        except UnsupportedOp as error:
+            with Blamed(node, "it cannot be run backwards", path=path):
+                adjoint.reverse(self, node, cotangents, in_loop=in_loop)
+        except CfadError as error:
             if error.where.startswith("main"):
                 raise
-            raise UnsupportedOp(self.sites.path_of(node), f"{error.where}: {error.what}", error.remedy) from error
+            raise _at(path, node, error) from error
 
     def _operator(self, node: ir.Node, cotangents: Cotangents) -> None:
         cts = tuple(cotangents.take(output) for output in node.outputs)
@@ -77,12 +80,10 @@ class Sweep:
         if not isinstance(rule, Rule):
             return  # nondifferentiable; operators without an entry were refused before the sweep
         try:
-            self._apply(rule, node, cts, cotangents)
+            with Blamed(node, "its VJP rule fails"):
+                self._apply(rule, node, cts, cotangents)
         except CfadError as error:
-            where = self.sites.path_of(node)
-            raise type(error)(
-                where, f"{error.where}: {error.what}" if error.where else error.what, error.remedy
-            ) from error
+            raise _at(self.sites.path_of(node), node, error) from error
 
     def _apply(self, rule: Rule, node: ir.Node, cts: tuple[Expr | None, ...], cotangents: Cotangents) -> None:
         builder = cotangents.builder
@@ -118,6 +119,12 @@ class Sweep:
         return result in activity.cuttable or (node.op_type in _POLES and result in activity.skippable)
 
 
+def _at(path: str, node: ir.Node, error: CfadError) -> CfadError:
+    """``error`` with the path of ``node`` in front."""
+    same = error.where in ("", label(node))
+    return type(error)(path, error.what if same else f"{error.where}: {error.what}", error.remedy)
+
+
 def refuse_missing_rules(graph: ir.Graph, activity: Activity, sites: ControlFlowGraph) -> None:
     """Raises UnsupportedOp that lists every node without a rule that an active value passes through."""
     missing = [node for node in graph.all_nodes() if _lacks_rule(node, activity)]
@@ -126,7 +133,7 @@ def refuse_missing_rules(graph: ir.Graph, activity: Activity, sites: ControlFlow
     places = "\n".join(f"  {sites.path_of(node)} ({_operator(node)})" for node in missing)
     operators = sorted({_operator(node) for node in missing})
     raise UnsupportedOp(
-        "" if len(missing) > 1 else sites.path_of(missing[0]),
+        "main" if len(missing) > 1 else sites.path_of(missing[0]),
         f"no VJP rule for {', '.join(operators)}, and a differentiated value passes through:\n{places}"
         if len(missing) > 1
         else f"no VJP rule for {operators[0]}, and a differentiated value passes through it",

@@ -11,6 +11,7 @@ from onnx_cfad.adjoint.packed import can_pack, pack, unpack
 from onnx_cfad.adjoint.residuals import Keeper
 from onnx_cfad.adjoint.reverse_loop import ReverseLoop, Sliced
 from onnx_cfad.adjoint.sweep import Sweep
+from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.regions import LoopSite, loop_site
 from onnx_cfad.graph.trips import TripCount
@@ -205,7 +206,8 @@ class LoopKeeper(Keeper):
         if self.site.is_scan:
             first = self.site.inputs[0]
             return self.outer.expr(first.source).dim(first.axis).squeeze([0])
-        assert limit is not None
+        if limit is None:
+            raise UnsupportedOp("", "nothing ever ends the loop: it has no limit, and its condition is always true")
         return op.Max(self.outer.expr(limit).reshape([]), 0)
 
     def _is_kept(self, value: ir.Value) -> bool:

@@ -13,6 +13,7 @@ from onnx_cfad.graph.certain_shapes import keep_certain
 from onnx_cfad.graph.constants import ConstantFolder
 from onnx_cfad.graph.dims import Dim, copied, same_dim, symbols_of, with_numbers
 from onnx_cfad.graph.domain_shapes import shape_of
+from onnx_cfad.graph.operand_types import take_types_of_inputs
 from onnx_cfad.graph.sequence_shapes import SEQUENCE_OPERATORS, SequenceShapes
 
 _BROADCASTING = frozenset(
@@ -93,8 +94,10 @@ class OperatorTypes:
                 infer(self.context, node)
             else:
                 self.by_schema(node)
-        except (osi.OpUsageError, osi.ShapeInferenceError, ValueError):
+        except (osi.OpUsageError, osi.ShapeInferenceError, ValueError, LookupError):  # LookupError: a rank is too low
             self.by_schema(node)
+        if domain == "":
+            take_types_of_inputs(node, self.context.get_opset_version(domain))
 
     def correct(self, node: ir.Node) -> None:
         """Takes back what is not certain, and adds what the library leaves out."""

@@ -14,9 +14,21 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
+from onnx_cfad.errors import ModelError
 from onnx_cfad.graph.dims import Dim, copied, same_dim, symbols_of, with_axis
+from onnx_cfad.graph.faults import Blamed
+from onnx_cfad.graph.operand_types import misfit
 from onnx_cfad.graph.operator_types import OperatorTypes
-from onnx_cfad.graph.regions import Carry, LoopSite, branch_site, is_branch, is_loop, loop_site, subgraphs_of
+from onnx_cfad.graph.regions import (
+    Carry,
+    LoopSite,
+    branch_site,
+    control_flow,
+    is_branch,
+    is_loop,
+    loop_site,
+    subgraphs_of,
+)
 from onnx_cfad.graph.sequence_shapes import merge
 from onnx_cfad.graph.trips import trip_count
 
@@ -67,6 +79,7 @@ def infer_types(model: ir.Model, known: Iterable[ir.Value] = ()) -> Types:
 
 class _Inference:
     def __init__(self, model: ir.Model) -> None:
+        self.model = model
         self.operators = OperatorTypes(model)
         self.fresh = self.operators.fresh
         self.sequences = self.operators.sequences
@@ -85,9 +98,17 @@ class _Inference:
             if value.const_value is not None:
                 value.shape, value.dtype = value.const_value.shape, value.const_value.dtype  # type: ignore[assignment]
         for node in graph:
-            self.node(node)
+            with Blamed(node, "its types cannot be inferred", self.model):
+                self.node(node)
+
+    def check(self, node: ir.Node) -> None:
+        """Refuses a node whose operands are of types that its operator does not take."""
+        wrong = misfit(node, self.model.opset_imports[""]) if node.domain in ("", "ai.onnx") else None
+        if wrong is not None:
+            raise ModelError(control_flow(self.model).path_of(node), wrong, "Correct the model, or insert a Cast.")
 
     def node(self, node: ir.Node) -> None:
+        self.check(node)
         if is_loop(node):
             self.loop(loop_site(node))
         elif is_branch(node):

@@ -15,12 +15,20 @@ _PIPE_WIDTH = 10_000  # columns: a program that reads lines wants each whole
 def show(renderable: RenderableType) -> None:
     """Prints to standard output; without colours, and with lines of any length, where that is no terminal."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    Console(width=width, markup=False, highlight=False, emoji=False, soft_wrap=False).print(renderable)
+    _Console(width=width, markup=False, highlight=False, emoji=False, soft_wrap=False).print(renderable)
 
 
 def is_narrow() -> bool:
     """Whether standard output is a terminal too narrow for a wide table."""
     return sys.stdout.isatty() and Console().width < _WIDE
+
+
+class _Console(Console):
+    """A console that leaves it to the caller what happens when nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        """Called where writing has raised BrokenPipeError, which goes on."""
+        raise  # noqa: PLE0704 - the caller is handling the exception
 
 
 @contextlib.contextmanager
