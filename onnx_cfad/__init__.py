@@ -3,10 +3,11 @@
 import onnx_cfad.interruptions  # noqa: F401 - first: what follows takes a second, in which Ctrl-C may come
 
 # isort: split
-from onnx_cfad.api import grad, hvp, jvp, plan, vjp
+from onnx_cfad.api import grad, hvp, jvp, plan, profile, vjp
 from onnx_cfad.differentiate import Gradient, Report
 from onnx_cfad.errors import CfadError, ModelError, PlanError, TargetError, UnsupportedOp, ValidationError
 from onnx_cfad.expand import expand
+from onnx_cfad.graph.profile import Profile
 from onnx_cfad.options import INITIALIZERS
 from onnx_cfad.plan.plan import Plan
 from onnx_cfad.validate import validate
@@ -21,6 +22,7 @@ __all__ = [
     "ModelError",
     "Plan",
     "PlanError",
+    "Profile",
     "Report",
     "TargetError",
     "UnsupportedOp",
@@ -31,6 +33,7 @@ __all__ = [
     "hvp",
     "jvp",
     "plan",
+    "profile",
     "validate",
     "vjp",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from onnx_cfad.differentiate import Gradient, differentiate
 from onnx_cfad.errors import ModelError
@@ -14,6 +14,7 @@ from onnx_cfad.model import Source, load
 from onnx_cfad.options import Initializers, Options
 from onnx_cfad.plan.plan import Plan
 from onnx_cfad.planning import plan_model, with_plan
+from onnx_cfad.ports import Feeds
 
 Names = Sequence[str] | str | None
 Wrt = Sequence[str | Initializers] | Initializers | str | None
@@ -246,3 +247,21 @@ def plan(
         profile=profile,
     )
     return plan_model(load(model), chosen)
+
+
+def profile(model: AnyModel, feeds: Feeds | Iterable[Feeds]) -> Profile:
+    """What happens when ``model`` runs on ``feeds``: branch outcomes, trip counts, time in each region.
+
+    The result can be written with ``to_json``, and given to ``plan``, ``vjp`` and ``grad`` for the same model.
+
+    Args:
+        model: As for ``vjp``.
+        feeds: The inputs by name, or any number of these, which are taken one at a time.
+
+    Raises:
+        ModelError: The model is unusable, or the feeds do not fit it.
+        TargetError: ONNX Runtime cannot run the model.
+    """
+    from onnx_cfad.profiling import profile_model  # noqa: PLC0415 - heavy
+
+    return profile_model(model, feeds)

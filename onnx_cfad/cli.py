@@ -313,6 +313,43 @@ def print_plan(
         show(plan_table(found))
 
 
+@app.command("profile")
+@_reports_errors
+def run_profile(
+    context: typer.Context,  # noqa: ARG001
+    *,
+    model: Model,
+    inputs: Annotated[
+        list[Path],
+        typer.Option(
+            "--inputs", metavar="X.npz", help="Inputs by name, or a folder of such files; may be repeated.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="Also write it, for --profile OUT.")
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Run MODEL on inputs and count: outcomes of branches, iterations of loops, time in each region."""
+    from onnx_cfad.model import load  # noqa: PLC0415
+    from onnx_cfad.profiling import profile_files  # noqa: PLC0415
+    from onnx_cfad.report.tables import profile_table  # noqa: PLC0415
+    from onnx_cfad.report.terminal import counting, show  # noqa: PLC0415
+    from onnx_cfad.saving import write_text  # noqa: PLC0415
+    from onnx_cfad.weights import files  # noqa: PLC0415
+
+    with counting(f"running {model}", quiet=quiet or as_json) as tell:
+        found = profile_files(model, inputs, tell)
+    if output is not None:
+        write_text(output, found.to_json() + "\n", sources=[model, *inputs, *files(load(model))])
+    if as_json:
+        typer.echo(found.to_json())
+    elif not quiet:
+        show(profile_table(found))
+
+
 @app.command()
 @_reports_errors
 def validate(

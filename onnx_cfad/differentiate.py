@@ -147,6 +147,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     sweep = Sweep(activity, types, sites, prepared, Records(), clipping)
     names = interface_names(model.graph, selection)
     warnings = _reverse(model, selection, names, sweep)
+    warnings += [f"never taken in the profile: {path}" for path in adjoints.cold]
     record(model, options, adjoints, origin)
     record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
     LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)

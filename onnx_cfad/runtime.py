@@ -32,13 +32,14 @@ class Session:
     Args:
         model: A path, a ``ModelProto``, an ``ir.Model`` or a PyTorch ``ONNXProgram``.
         threads: Threads inside an operator; None for what ONNX Runtime chooses.
+        trace: Where to write a trace of every operator that runs; None for no trace.
 
     Raises:
         ModelError: The file or the model is unusable.
         TargetError: ONNX Runtime refuses the model.
     """
 
-    def __init__(self, model: Source, *, threads: int | None = None) -> None:
+    def __init__(self, model: Source, *, threads: int | None = None, trace: str | None = None) -> None:
         import onnxruntime  # noqa: PLC0415 - heavy
 
         loaded = load(model)
@@ -50,6 +51,8 @@ class Session:
         options.enable_mem_pattern = False  # a plan of all buffers doubles the peak memory of the second run
         if threads is not None:
             options.intra_op_num_threads = threads
+        if trace is not None:
+            options.enable_profiling, options.profile_file_prefix = True, trace
         path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
         content = path if path is not None and _finds_weights(loaded, path) else _content(loaded, options)
         try:
@@ -79,6 +82,10 @@ class Session:
         except _ort_errors() as error:
             raise _refusal(error, "cannot run the model") from error
         return dict(zip(names, results, strict=True))
+
+    def end_trace(self) -> str:
+        """The file of the trace, which is complete then."""
+        return self._session.end_profiling()
 
 
 def _finds_weights(model: ir.Model, path: str | os.PathLike[str]) -> bool:

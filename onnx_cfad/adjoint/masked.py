@@ -15,9 +15,7 @@ from onnx_cfad.adjoint.base import Adjoint, Prepared
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder
 from onnx_cfad.adjoint.sweep import Sweep
-from onnx_cfad.errors import PlanError
-from onnx_cfad.graph.maskable import why_not_masked
-from onnx_cfad.graph.regions import branch_site, label
+from onnx_cfad.graph.regions import label
 from onnx_cfad.graph.types import Types
 from onnx_cfad.rewriters.predicate_branch import predicate_branch
 
@@ -27,11 +25,8 @@ class Masked(Adjoint):
     """Both branches, and Where: the reverse pass is that of the straight-line code."""
 
     def prepare(self, node: ir.Node, types: Types, builder: Builder) -> Prepared:
-        """See ``Adjoint.prepare``: the If is replaced."""
+        """See ``Adjoint.prepare``: the If is replaced; the plan has asked ``why_not_masked`` of the model as it was."""
         del types
-        reason = why_not_masked(branch_site(node))
-        if reason is not None:
-            raise PlanError(label(node), f"it cannot be masked: {reason}", "Choose routed.")
         made = predicate_branch(node, builder.namer)
         return Prepared({}, guards=made.guards, selections=frozenset(made.selections))
 

@@ -299,11 +299,11 @@ class _Branches:
         share = counts.then / counts.executions
         side = "then" if share >= BRANCHES[self.options.target].hot else "else"
         if max(share, 1 - share) < BRANCHES[self.options.target].hot:
-            return Routed("saved"), f"then taken {share:.0%} of {counts.executions:,} times"
+            return Routed("saved"), f"then taken in {share:.0%} of {counts.executions:,} executions"
         hot = max(share, 1 - share)
         never = counts.never_taken()
-        cold = f"{never} never taken" if never else f"{side} taken {hot:.1%}"
-        return Routed(f"{side}_saved"), f"{cold} of {counts.executions:,} times"
+        cold = f"{never} never taken in" if never else f"{side} taken in {hot:.1%} of"
+        return Routed(f"{side}_saved"), f"{cold} {counts.executions:,} executions"
 
 
 def _branch_bytes(adjoint: Adjoint, sizes: list[int], held: int, mask: int, *, in_loop: bool) -> int:

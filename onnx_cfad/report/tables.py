@@ -11,6 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from onnx_cfad.differentiate import Report, SiteReport
+from onnx_cfad.graph.profile import BranchCount, Profile
 from onnx_cfad.inspection import Inspection, NodeReport, SiteInspection, ValueReport
 from onnx_cfad.numeric.differences import Outcome
 from onnx_cfad.plan.plan import Plan, written
@@ -45,7 +46,29 @@ def plan_table(plan: Plan) -> RenderableType:
         for path, d in plan.decisions.items()
     ]
     table = _table(("site", "adjoint", "tape", "because"), rows) if rows else Text("no control flow")
-    return Group(table, *map(_warning, plan.warnings))
+    return Group(table, *map(_warning, (*(f"never taken: {path}" for path in plan.cold), *plan.warnings)))
+
+
+def profile_table(profile: Profile) -> RenderableType:
+    """Outcomes and trip counts of every site, the time in each region, and the branches that were never taken."""
+    rows = [(path, "If", f"then {c.then:,}, else {c.otherwise:,}", _share(c)) for path, c in profile.branches.items()]
+    rows += [
+        (path, "loop", f"{c.iterations:,} iterations in {c.executions:,} executions", f"at most {c.most:,}")
+        for path, c in profile.loops.items()
+    ]
+    total = sum(profile.seconds.values()) or 1.0
+    times = [(path, f"{1e3 * s:.3f} ms", f"{s / total:.0%}") for path, s in profile.seconds.items()]
+    lines: list[RenderableType] = [_pair("runs", f"{profile.runs:,}")]
+    lines.append(_table(("site", "kind", "count", "share"), rows) if rows else Text("no control flow"))
+    lines.append(_table(("region", "time a run", "share"), times))
+    lines += [_warning(f"never taken: {path}") for path in profile.never_taken()]
+    return Group(*lines)
+
+
+def _share(count: BranchCount) -> str:
+    if not count.executions:
+        return "never reached"
+    return f"then {count.then / count.executions:.1%}"
 
 
 def _plan_row(site: SiteReport) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Generator
 
 from rich.console import Console, RenderableType
+from rich.progress import Progress
 
 _WIDE = 120  # columns
 _PIPE_WIDTH = 10_000  # columns: a program that reads lines wants each whole
@@ -40,3 +41,14 @@ def working(text: str, *, quiet: bool) -> Generator[Callable[[str], None]]:
     console = Console(stderr=True, markup=False, highlight=False, emoji=False)
     with console.status(text) as status:
         yield status.update
+
+
+@contextlib.contextmanager
+def counting(text: str, *, quiet: bool) -> Generator[Callable[[int, int], None]]:
+    """Shows a bar on a terminal; gives a function that says how many are done, of how many. Silent in a pipe."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    with Progress(console=Console(stderr=True, markup=False, highlight=False, emoji=False), transient=True) as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
