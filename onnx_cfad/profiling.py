@@ -73,7 +73,7 @@ def profile_model(source: Source, feeds: Feeds | Iterable[Feeds], progress: Prog
 
 
 def profile_files(
-    source: Source, inputs: Sequence[str | Path], progress: Callable[[int, int], None] = lambda *_: None
+    source: Source, inputs: Sequence[str | Path], progress: Callable[[int, int], None] | None = None
 ) -> Profile:
     """``profile_model`` on the arrays of .npz files, read one at a time; a folder stands for those in it.
 
@@ -82,7 +82,8 @@ def profile_files(
         TargetError: As for ``profile_model``.
     """
     files = [file for path in inputs for file in _files(Path(path))]
-    return profile_model(source, map(read_npz, files), lambda done: progress(done, len(files)))
+    tell = progress or (lambda _done, _total: None)
+    return profile_model(source, map(read_npz, files), lambda done: tell(done, len(files)))
 
 
 def _files(path: Path) -> list[Path]:
