@@ -82,8 +82,9 @@ def profile_files(
         TargetError: As for ``profile_model``.
     """
     files = [file for path in inputs for file in _files(Path(path))]
-    tell = progress or (lambda _done, _total: None)
-    return profile_model(source, map(read_npz, files), lambda done: tell(done, len(files)))
+    if progress is None:
+        return profile_model(source, map(read_npz, files))
+    return profile_model(source, map(read_npz, files), lambda done: progress(done, len(files)))
 
 
 def _files(path: Path) -> list[Path]:
