@@ -35,6 +35,7 @@ def vjp(
     segment: int | None = None,
     levels: int | None = None,
     tape: str | None = None,
+    implicit_fallback: str | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
     target: str | None = None,
@@ -43,6 +44,7 @@ def vjp(
     clip_norm: float | None = None,
     clip_carries: bool = False,
     replace_nan: bool = False,
+    implicit_outputs: bool = False,
 ) -> Gradient:
     """The model extended by its vector-Jacobian product.
 
@@ -57,12 +59,16 @@ def vjp(
         stop_gradient: Names of values that count as constants.
         straight_through: Operators (``Round``, ``QuantizeLinear``...) whose straight-through estimator stands in for
             their derivative, which is 0.
-        plan: How loops are run backwards: ``auto``, ``taped``, ``checkpointed``, ``unrolled``, a ``Plan``, or the path
-            of one written as JSON.
+        plan: How loops are run backwards: ``auto``, ``taped``, ``checkpointed``, ``implicit``, ``unrolled``, a
+            ``Plan``, or the path of one written as JSON.
         sites: The same for single sites: ``path=adjoint``, such as ``main/loop=checkpointed(segment=25)``.
         segment: Iterations in a segment of a checkpointed loop; default: the length that takes the least memory.
         levels: Levels of a checkpointed loop; default: two, three for a large carry and a long loop.
         tape: ``float16`` or ``bfloat16`` to tape wider values in half the bytes, at the price of their digits.
+        implicit_fallback: What a loop run backwards implicitly does where it did not converge: ``checkpointed`` (the
+            default) runs it backwards from checkpoints, ``nan`` gives NaN, ``none`` checks nothing.
+        implicit_outputs: Further outputs for each such loop of the main graph: ``<site>_converged``,
+            ``<site>_residual`` and ``<site>_adjoint_iterations``.
         memory: Bytes that tapes may take under ``auto``, such as ``512MiB``; default: 256 MiB.
         trips: Trip count to plan for where the model does not fix one; default: 1,000.
         target: What the plan is made for: ``ort`` (default), ``llvm``, ``cuda`` or ``ascend``.
@@ -81,6 +87,7 @@ def vjp(
     options = dataclasses.replace(
         options, straight_through=tuple(straight_through),
         clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
+        implicit_outputs=implicit_outputs,
     )  # fmt: skip
     chosen = with_plan(
         options,
@@ -89,6 +96,7 @@ def vjp(
         segment=segment,
         levels=levels,
         tape=tape,
+        implicit_fallback=implicit_fallback,
         memory=memory,
         trips=trips,
         target=target,
@@ -109,6 +117,7 @@ def grad(
     segment: int | None = None,
     levels: int | None = None,
     tape: str | None = None,
+    implicit_fallback: str | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
     target: str | None = None,
@@ -117,6 +126,7 @@ def grad(
     clip_norm: float | None = None,
     clip_carries: bool = False,
     replace_nan: bool = False,
+    implicit_outputs: bool = False,
 ) -> Gradient:
     """The model extended by the gradient of its scalar output ``loss``: as ``vjp`` with the seed fixed to 1.
 
@@ -131,6 +141,7 @@ def grad(
     options = dataclasses.replace(
         options, straight_through=tuple(straight_through),
         clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
+        implicit_outputs=implicit_outputs,
     )  # fmt: skip
     chosen = with_plan(
         options,
@@ -139,6 +150,7 @@ def grad(
         segment=segment,
         levels=levels,
         tape=tape,
+        implicit_fallback=implicit_fallback,
         memory=memory,
         trips=trips,
         target=target,
@@ -221,6 +233,7 @@ def plan(
     segment: int | None = None,
     levels: int | None = None,
     tape: str | None = None,
+    implicit_fallback: str | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
     target: str | None = None,
@@ -241,6 +254,7 @@ def plan(
         segment=segment,
         levels=levels,
         tape=tape,
+        implicit_fallback=implicit_fallback,
         memory=memory,
         trips=trips,
         target=target,

@@ -59,7 +59,9 @@ StraightThrough = Annotated[
 ]
 Plan = Annotated[
     str,
-    typer.Option("--plan", metavar="auto|taped|checkpointed|unrolled|FILE", help="How loops are run backwards."),
+    typer.Option(
+        "--plan", metavar="auto|taped|checkpointed|implicit|unrolled|FILE", help="How loops are run backwards."
+    ),
 ]
 Sites = Annotated[
     list[str] | None,
@@ -77,6 +79,15 @@ Levels = Annotated[int | None, typer.Option("--levels", min=2, metavar="N", help
 Tape = Annotated[
     str | None,
     typer.Option("--tape", metavar="float16|bfloat16", help="Tape wider values in half the bytes, less exactly."),
+]
+ImplicitFallback = Annotated[
+    str | None,
+    typer.Option(
+        "--implicit-fallback", metavar="checkpointed|nan|none", help="Where an implicit loop did not converge."
+    ),
+]
+ImplicitOutputs = Annotated[
+    bool, typer.Option("--implicit-outputs", help="Outputs that say whether implicit loops converged.")
 ]
 Memory = Annotated[
     str | None, typer.Option("--memory", metavar="BYTES", help="What tapes may take under --plan auto, such as 512MiB.")
@@ -195,6 +206,7 @@ def transform(
     segment: Segment = None,
     levels: Levels = None,
     tape: Tape = None,
+    implicit_fallback: ImplicitFallback = None,
     memory: Memory = None,
     trips: Trips = None,
     target: Target = None,
@@ -203,6 +215,7 @@ def transform(
     clip_norm: ClipNorm = None,
     clip_carries: ClipCarries = False,
     replace_nan: ReplaceNan = False,
+    implicit_outputs: ImplicitOutputs = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -217,6 +230,7 @@ def transform(
     chosen = dataclasses.replace(
         chosen, straight_through=tuple(straight_through or ()),
         clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
+        implicit_outputs=implicit_outputs,
     )  # fmt: skip
     chosen = with_plan(
         chosen,
@@ -225,6 +239,7 @@ def transform(
         segment=segment,
         levels=levels,
         tape=tape,
+        implicit_fallback=implicit_fallback,
         memory=memory,
         trips=trips,
         target=target,
@@ -278,6 +293,7 @@ def print_plan(
     segment: Segment = None,
     levels: Levels = None,
     tape: Tape = None,
+    implicit_fallback: ImplicitFallback = None,
     memory: Memory = None,
     trips: Trips = None,
     target: Target = None,
@@ -300,6 +316,7 @@ def print_plan(
             segment=segment,
             levels=levels,
             tape=tape,
+            implicit_fallback=implicit_fallback,
             memory=memory,
             trips=trips,
             target=target,

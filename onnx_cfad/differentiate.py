@@ -16,12 +16,14 @@ from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder, Expr, full, zeros_like
 from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.sweep import Sweep, passes_derivative, refuse_missing_rules
+from onnx_cfad.diagnostics import convergence_outputs
 from onnx_cfad.errors import ModelError
 from onnx_cfad.expand import expand_training
 from onnx_cfad.finish import declare_shapes, finish
 from onnx_cfad.graph.activity import Activity, find_activity
 from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.regions import ControlFlowGraph, control_flow, is_branch, is_loop, loop_site
+from onnx_cfad.graph.stand_in import remove_stand_ins
 from onnx_cfad.graph.straight_through import mark_straight_through
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import Types, infer_types
@@ -146,11 +148,12 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     clipping = Clipping(options.clip_value, options.clip_norm, options.clip_carries, options.replace_nan)
     sweep = Sweep(activity, types, sites, prepared, Records(), clipping)
     names = interface_names(model.graph, selection)
-    warnings = _reverse(model, selection, names, sweep)
+    warnings = _reverse(model, selection, names, sweep, implicit_outputs=options.implicit_outputs)
     warnings += [f"never taken in the profile: {path}" for path in adjoints.cold]
     record(model, options, adjoints, origin)
     record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
     LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
+    remove_stand_ins(model.graph)
     finish(model, primal, declared, names)
     outputs = tuple(v.name or "" for v in selection.outputs)
     counts = (before, node_count(model))
@@ -201,7 +204,9 @@ def _prepare(model: ir.Model, types: Types, sites: ControlFlowGraph, adjoints: P
     return Prepared.merged(prepared)
 
 
-def _reverse(model: ir.Model, selection: Selection, names: InterfaceNames, sweep: Sweep) -> list[str]:
+def _reverse(
+    model: ir.Model, selection: Selection, names: InterfaceNames, sweep: Sweep, *, implicit_outputs: bool
+) -> list[str]:
     """Appends the reverse pass to the main graph; gives warnings."""
     builder = Builder(Namer.of_model(model), model.opset_imports[""])
     for name in names.all():
@@ -215,10 +220,12 @@ def _reverse(model: ir.Model, selection: Selection, names: InterfaceNames, sweep
     results = [_gradient(value, cotangents, builder, warnings) for value in selection.wrt]
     if sweep.clipping.is_on:
         results = sweep.clipping.gradients(results)
+    told = convergence_outputs(sweep.diagnostics, builder, warnings) if implicit_outputs else []
     builder.append_to(model.graph)
     for value, result in zip(selection.wrt, results, strict=True):
         name = names.gradients[value.name or ""]
         model.graph.outputs.append(named_output(model.graph, value, name, result, builder.namer))
+    model.graph.outputs.extend(told)
     return warnings
 
 

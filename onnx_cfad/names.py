@@ -11,7 +11,15 @@ import onnx_ir as ir
 
 COTANGENT_SUFFIX = "_grad"
 TANGENT_SUFFIX = "_tangent"
+ADJOINT = "onnx_cfad.adjoint"
+"""The key in a node's metadata that says how it is run backwards, such as ``implicit(solver=gmres)``."""
+
 _NUMBERED = re.compile(rf"(?P<name>.+){COTANGENT_SUFFIX}(_[1-9]\d*)?", re.DOTALL)
+
+
+def site_name(path: str) -> str:
+    """The name of a control-flow site in names of outputs: its path, without the main graph, as one word."""
+    return path.removeprefix("main/").replace("/", ".")
 
 
 def cotangent_name(name: str, taken: Collection[str] = ()) -> str:

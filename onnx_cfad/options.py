@@ -30,12 +30,15 @@ class Options:
         loss: Name of a scalar output whose cotangent is fixed to 1, instead of ``outputs`` and seeds.
         stop_gradient: Names of values that count as constants.
         straight_through: Operators whose straight-through estimator stands in for their derivative.
-        plan: "auto", or the one adjoint for all loops: "taped" or "checkpointed".
+        plan: "auto", or the one adjoint for all loops: "taped", "checkpointed", "implicit" or "unrolled".
         plan_text: A plan as JSON; what it does not decide is automatic.
         sites: Decisions for single sites, each ``path=adjoint``.
         segment: Iterations in a segment of a checkpointed loop; None for the best length.
         levels: Levels of a checkpointed loop; None for the best number.
         tape: Element type that wider values are taped in: "" for their own, "float16" or "bfloat16".
+        implicit_fallback: What a loop run backwards implicitly does where it did not converge: "checkpointed", "nan" or
+            "none"; "" for "checkpointed".
+        implicit_outputs: Such loops also hand out whether they converged, a residual, and iterations of the solver.
         memory: Bytes that tapes may take, for the automatic choice.
         target: What the plan is made for: "ort", "llvm", "cuda" or "ascend".
         profile: What real runs did, as the JSON of a profile.
@@ -59,6 +62,8 @@ class Options:
     segment: int | None = None
     levels: int | None = None
     tape: str = ""
+    implicit_fallback: str = ""
+    implicit_outputs: bool = False
     memory: int = 256 << 20
     target: str = "ort"
     profile: str | None = None

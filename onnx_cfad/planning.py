@@ -20,7 +20,7 @@ from onnx_cfad.plan.plan import Plan
 from onnx_cfad.simplify import simplify_branches
 from onnx_cfad.sizes import parse_bytes
 
-PLANS = ("auto", "taped", "checkpointed", "unrolled")
+PLANS = ("auto", "taped", "checkpointed", "implicit", "unrolled")
 """The plans that have a name."""
 
 
@@ -54,6 +54,7 @@ def with_plan(
     segment: int | None = None,
     levels: int | None = None,
     tape: str | None = None,
+    implicit_fallback: str | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
     target: str | None = None,
@@ -63,11 +64,13 @@ def with_plan(
 
     Args:
         options: The other options.
-        plan: ``auto``, ``taped``, ``checkpointed``, ``unrolled``, the path of a plan's JSON, or a ``Plan``.
+        plan: ``auto``, ``taped``, ``checkpointed``, ``implicit``, ``unrolled``, the path of a plan's
+            JSON, or a ``Plan``.
         sites: ``PATH=ADJOINT`` for single sites.
         segment: Iterations in a segment.
         levels: Levels of a checkpointed loop.
         tape: ``float16`` or ``bfloat16`` for a tape of half the bytes.
+        implicit_fallback: What an implicit loop does where it did not converge: ``checkpointed``, ``nan``, ``none``.
         memory: Bytes that tapes may take, such as ``512MiB``, or their number.
         trips: Iterations to assume where the model does not say.
         target: What the plan is made for.
@@ -92,6 +95,7 @@ def with_plan(
         "segment": segment,
         "levels": levels,
         "tape": tape,
+        "implicit_fallback": implicit_fallback,
         "memory": parse_bytes(memory) if isinstance(memory, str) else memory,
         "trips": trips,
     }

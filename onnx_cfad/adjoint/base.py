@@ -35,6 +35,7 @@ class Prepared:
         copies: Subgraphs that were copied, with their originals.
         guards: Nodes through which values enter a masked branch, with the values.
         selections: Nodes that select between the results of masked branches.
+        renamed: For each copy: what the values around its original became around it.
     """
 
     adjoints: Mapping[ir.Graph, Adjoint]
@@ -47,6 +48,9 @@ class Prepared:
     copies: Mapping[ir.Graph, ir.Graph] = dataclasses.field(default_factory=dict[ir.Graph, ir.Graph])
     guards: Mapping[ir.Node, ir.Value] = dataclasses.field(default_factory=dict[ir.Node, ir.Value])
     selections: frozenset[ir.Node] = frozenset()
+    renamed: Mapping[ir.Graph, Mapping[ir.Value, ir.Value]] = dataclasses.field(
+        default_factory=dict[ir.Graph, Mapping[ir.Value, ir.Value]]
+    )
 
     @classmethod
     def merged(cls, parts: Iterable[Prepared]) -> Prepared:
@@ -69,8 +73,10 @@ class Prepared:
             for copy, original in part.copies.items():
                 if original in adjoints:
                     adjoints[copy] = adjoints[original]
-                if original in lengths:
-                    lengths[copy] = lengths[original]
+                length = lengths.get(original)
+                if length is not None:
+                    known = part.renamed.get(copy, {})
+                    lengths[copy] = length if isinstance(length, int) else known.get(length, length)
                 positive |= {copy} if original in positive else set()
                 replayed |= {copy} if original in replayed else set()
         return cls(

@@ -26,6 +26,7 @@ def copy_node(node: ir.Node, mapping: dict[ir.Value, ir.Value], namer: Namer, co
         num_outputs=len(node.outputs),
         overload=node.overload,
         name=namer.fresh(f"replay/{node.name or node.op_type}"),
+        metadata_props=dict(node.metadata_props),
     )
     for old, copy in zip(node.outputs, new.outputs, strict=True):
         _like(copy, old, namer)

@@ -28,6 +28,23 @@ _ROWWISE = frozenset(("Softmax", "LogSoftmax"))  # NaN in a row that is masked t
 
 
 @dataclasses.dataclass(frozen=True)
+class Diagnostics:
+    """What the run knows about a loop that is run backwards implicitly.
+
+    Attributes:
+        builder: The scope of the values.
+        converged: Whether the implicit gradient holds (bool scalar).
+        residual: How far one more iteration would move the result, relative to it (scalar).
+        iterations: Products with the transposed map that the adjoint system took (int64 scalar).
+    """
+
+    builder: Builder
+    converged: Expr
+    residual: Expr
+    iterations: Expr
+
+
+@dataclasses.dataclass(frozen=True)
 class Sweep:
     """What the sweep knows in every scope.
 
@@ -38,6 +55,7 @@ class Sweep:
         prepared: How each control-flow site is run backwards.
         records: What the forward pass has been made to record so far.
         clipping: What is clipped on the way.
+        diagnostics: What implicit loops say about themselves, by site path.
     """
 
     activity: Activity
@@ -46,6 +64,7 @@ class Sweep:
     prepared: Prepared
     records: Records
     clipping: Clipping = dataclasses.field(default_factory=Clipping)
+    diagnostics: dict[str, Diagnostics] = dataclasses.field(default_factory=dict[str, Diagnostics])
 
     def run(self, graph: ir.Graph, cotangents: Cotangents, *, in_loop: bool) -> None:
         """Sweeps over the nodes of ``graph``.

@@ -57,7 +57,8 @@ class Unrolled(Adjoint):
         factor = self.factor or count.static
         _refuse_large(site, min(factor, count.static))
         if factor >= count.static:
-            return Prepared({}, copies=unroll(node, count.static, builder))
+            copies, renamed = unroll(node, count.static, builder)
+            return Prepared({}, copies=copies, renamed=renamed)
         if count.static % factor:
             raise PlanError(
                 label(node),
@@ -66,8 +67,9 @@ class Unrolled(Adjoint):
             )
         scan = node if site.is_scan else loop_to_scan(site, count.static, builder.namer, slice_rows=True)
         segmented = segment_scan(scan, factor, count.static, builder)
-        copies = unroll(segmented.inner, factor, builder)
-        return Prepared({segmented.outer.attributes["body"].as_graph(): Taped()}, copies=copies)
+        copies, renamed = unroll(segmented.inner, factor, builder)
+        outer = segmented.outer.attributes["body"].as_graph()
+        return Prepared({outer: Taped()}, copies=copies, renamed=renamed)
 
     def reverse(self, sweep: Sweep, node: ir.Node, cotangents: Cotangents, *, in_loop: bool) -> None:
         """Never reached: no loop is left, or one that is taped."""
@@ -85,19 +87,23 @@ def _refuse_large(site: LoopSite, copies: int) -> None:
         )
 
 
-def unroll(node: ir.Node, trips: int, builder: Builder) -> dict[ir.Graph, ir.Graph]:
+def unroll(
+    node: ir.Node, trips: int, builder: Builder
+) -> tuple[dict[ir.Graph, ir.Graph], dict[ir.Graph, dict[ir.Value, ir.Value]]]:
     """Replaces a Loop or Scan of ``trips`` iterations by the iterations.
 
     Returns:
-        The copied subgraphs of the body, each with its original.
+        The copied subgraphs of the body, each with its original; and for each what the values around became.
     """
     site, out = loop_site(node), builder.child()
     copies: dict[ir.Graph, ir.Graph] = {}
+    renamed: dict[ir.Graph, dict[ir.Value, ir.Value]] = {}
     state = [carry.initial for carry in site.carries]
     elements: list[list[Expr]] = [[] for _ in site.outputs]
     for trip in range(trips):
         mapping = _entering(site, trip, trips, state, out)
         out.nodes.extend(copy_nodes(list(site.body), mapping, out.namer, copies))
+        renamed.update({copy: mapping for copy in copies if copy not in renamed})
         state = [mapping.get(carry.exit, carry.exit) for carry in site.carries]
         for made, output in zip(elements, site.outputs, strict=True):
             made.append(out.expr(mapping.get(output.element, output.element)))
@@ -114,7 +120,7 @@ def unroll(node: ir.Node, trips: int, builder: Builder) -> dict[ir.Graph, ir.Gra
         graph.initializers.add(initializer)
     values = [result.value for result in results]
     ir.convenience.replace_nodes_and_values(graph, node, [node], out.nodes, list(node.outputs), values)
-    return copies
+    return copies, renamed
 
 
 def _entering(site: LoopSite, trip: int, trips: int, state: list[ir.Value], out: Builder) -> dict[ir.Value, ir.Value]:

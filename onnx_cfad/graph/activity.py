@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 import onnx_ir as ir
 
 from onnx_cfad.graph.regions import LoopSite, branch_site, captured_by_graph, is_branch, is_loop, loop_site
+from onnx_cfad.graph.stand_in import is_stand_in, stand_in
 from onnx_cfad.graph.straight_through import carries_estimate
 
 
@@ -166,6 +167,8 @@ class _Backward:
             if is_loop(node):
                 self.loop(loop_site(node))
             elif is_branch(node):
+                if is_stand_in(node) and not self.marked.isdisjoint(stand_in(node).results):
+                    self.marked.update(node.outputs)  # they depend on each other, from one iteration to the next
                 for branch in branch_site(node).branches:
                     self.hand_over(zip(node.outputs, branch.outputs, strict=True))
                     self.graph(branch)

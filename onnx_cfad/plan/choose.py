@@ -11,14 +11,18 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
+import onnx_ir as ir
+
 from onnx_cfad.adjoint.base import Adjoint
 from onnx_cfad.adjoint.checkpointed import Checkpointed, best_length
+from onnx_cfad.adjoint.implicit import Implicit
 from onnx_cfad.adjoint.masked import Masked
 from onnx_cfad.adjoint.routed import RESIDUALS, Routed
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.unrolled import Unrolled
 from onnx_cfad.errors import PlanError
 from onnx_cfad.graph.cost import LoopCost, Measured, bytes_of, loop_cost, tape_bytes
+from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.maskable import why_not_masked
 from onnx_cfad.graph.products import dear_products
 from onnx_cfad.graph.profile import Profile
@@ -33,8 +37,10 @@ from onnx_cfad.graph.regions import (
     is_loop,
     loop_site,
 )
-from onnx_cfad.graph.trips import decides_by_index, trip_count
+from onnx_cfad.graph.stopping import tests_in
+from onnx_cfad.graph.trips import constant_of, decides_by_index, trip_count
 from onnx_cfad.graph.work import work_of
+from onnx_cfad.names import ADJOINT
 from onnx_cfad.options import Options
 from onnx_cfad.plan.plan import Decision, Plan, adjoint_from, plan_from_json
 from onnx_cfad.plan.schedule import Schedule, best_segment
@@ -43,6 +49,7 @@ from onnx_cfad.plan.without_effect import without_effect
 _LARGE_CARRY = 1 << 20  # bytes: from here a third level pays
 _LONG = 100_000  # iterations
 _KEPT_PART = 12  # products are kept for a replay where they are at most this part of what a full tape keeps
+_TIGHT = {ir.DataType.FLOAT: 1e-5, ir.DataType.DOUBLE: 1e-9}  # tolerances of loops that are implicit unasked
 _FEW = 4  # iterations: up to here a loop written out creates its session no slower
 
 
@@ -58,13 +65,17 @@ def choose_adjoints(sites: ControlFlowGraph, options: Options, profile: Profile 
         PlanError: A site that was named does not exist, or cannot be run backwards as asked.
     """
     asked = _asked(sites, options)
+    for site in sites.sites():
+        if ADJOINT in site.node.metadata_props and options.plan in ("auto", "implicit"):
+            asked.setdefault(site.path, adjoint_from(site.node.metadata_props[ADJOINT]))
     budget = options.memory
     trips = _measured(sites, profile)
     decisions: dict[str, Decision] = {}
-    tops = sorted(_outermost(sites), key=lambda site: -_full_tape(site, options, trips))
-    total = sum(_full_tape(site, options, trips) for site in tops)
+    tapes = {site.path: _full_tape(site, options, asked, trips) for site in _outermost(sites)}
+    tops = sorted(_outermost(sites), key=lambda site: -tapes[site.path])
+    total = sum(tapes.values())
     for top in tops:
-        full = _full_tape(top, options, trips)
+        full = tapes[top.path]
         fits = total <= budget
         held = full if fits else max(budget // max(len(tops), 1), 1)
         _decide(top, options, asked, decisions, budget=held, measured=trips)
@@ -126,7 +137,9 @@ def _outermost(sites: ControlFlowGraph) -> list[Site]:
     return found
 
 
-def _full_tape(site: Site, options: Options, measured: Measured) -> int:
+def _full_tape(site: Site, options: Options, asked: Mapping[str, Adjoint], measured: Measured) -> int:
+    if isinstance(asked.get(site.path), Implicit) or (site.path not in asked and _implicit(site, options) is not None):
+        return 0
     cost = loop_cost(site.node, options.trips, measured)
     return cost.trips * cost.iteration
 
@@ -141,6 +154,8 @@ def _decide(
     decisions[site.path] = decision
     adjoint = decision.adjoint
     held = max(cost.trips, 1)
+    if isinstance(adjoint, Implicit):
+        held = 1
     if isinstance(adjoint, Checkpointed):
         held = adjoint.segment or best_length(max(cost.trips, 1))
     for inner in (s for region in site.regions for s in _loops_in(region.sites)):
@@ -159,12 +174,16 @@ def _loop(site: Site, cost: LoopCost, options: Options, asked: Adjoint | None, b
     number = f"{cost.trips:,} trips" + (" assumed" if cost.assumed else "")
     if asked is not None:
         return Decision(asked, _bytes(asked, cost, site), "as asked")
+    implicit = _implicit(site, options)
+    if implicit is not None:
+        return implicit
     loop = loop_site(site.node)
     few = trip_count(loop)
     short = few.static is not None and few.static <= _FEW and not few.conditional
     if options.plan == "auto" and short and decides_by_index(loop):
         return Decision(Unrolled(), None, f"{few.static} iterations whose choices the iteration number makes")
-    if options.plan == "taped" or (options.plan == "auto" and full <= budget):
+    automatic = options.plan in ("auto", "implicit")
+    if options.plan == "taped" or (automatic and full <= budget):
         why = "as asked" if options.plan == "taped" else f"the full tape fits: {number}"
         return Decision(Taped(options.tape), full, why)
     if options.plan == "unrolled":
@@ -172,6 +191,27 @@ def _loop(site: Site, cost: LoopCost, options: Options, asked: Adjoint | None, b
     adjoint = _checkpointed(site, cost, options)
     reason = "as asked" if options.plan == "checkpointed" else f"the full tape takes {full:,} bytes ({number})"
     return Decision(adjoint, _bytes(adjoint, cost, site), reason)
+
+
+def _implicit(site: Site, options: Options) -> Decision | None:
+    """The implicit adjoint, for a fixed point that is asked for or that is so tight that nothing differs but time."""
+    if options.plan not in ("auto", "implicit") or (options.plan == "auto" and options.clip_carries):
+        return None
+    point = find_fixed_point(loop_site(site.node))
+    tests = tests_in(point.condition) if point.condition is not None else []
+    tight = bool(tests) and all(_is_tight(test.threshold) for test in tests)
+    if not point.found or (options.plan == "auto" and not tight):
+        return None
+    adjoint = Implicit(fallback=options.implicit_fallback or "checkpointed")
+    return Decision(adjoint, 0, f"{point}; its initial value gets no gradient where it converges")
+
+
+def _is_tight(threshold: ir.Value) -> bool:
+    """Whether a tolerance is a constant that leaves no more error than a gradient has anyway."""
+    constant = constant_of(threshold)
+    if constant is None or threshold.dtype is None:
+        return False
+    return bool((constant <= _TIGHT.get(threshold.dtype, 0.0)).all())
 
 
 def _checkpointed(site: Site, cost: LoopCost, options: Options) -> Checkpointed:
@@ -195,6 +235,8 @@ def _kept(site: Site) -> int:
 def _bytes(adjoint: Adjoint, cost: LoopCost, site: Site) -> int | None:
     if isinstance(adjoint, Unrolled):
         return None
+    if isinstance(adjoint, Implicit):
+        return 0
     if isinstance(adjoint, Checkpointed):
         segment = adjoint.segment or best_length(max(cost.trips, 1))
         kept = cost.trips * _kept(site) if adjoint.keep else 0

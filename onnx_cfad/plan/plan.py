@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from onnx_cfad.adjoint.base import Adjoint
 from onnx_cfad.adjoint.checkpointed import Checkpointed
+from onnx_cfad.adjoint.implicit import Implicit
 from onnx_cfad.adjoint.masked import Masked
 from onnx_cfad.adjoint.routed import Routed
 from onnx_cfad.adjoint.taped import Taped
@@ -19,11 +20,13 @@ from onnx_cfad.errors import PlanError
 _KINDS: dict[str, type[Adjoint]] = {
     "taped": Taped,
     "checkpointed": Checkpointed,
+    "implicit": Implicit,
     "routed": Routed,
     "masked": Masked,
     "unrolled": Unrolled,
 }
-_WORDS = ("tape", "keep", "residuals")  # settings that are no numbers
+_WORDS = ("tape", "keep", "residuals", "solver", "fallback")  # settings that are no numbers
+_READ: dict[str, Callable[[str], Any]] = {**dict.fromkeys(_WORDS, str), "tol": float}
 _WRITTEN = re.compile(r"(?P<kind>[a-z]+)(\((?P<settings>[^)]*)\))?")
 
 
@@ -109,9 +112,15 @@ def _adjoints(plan: Any) -> dict[str, Adjoint]:
 def written(adjoint: Adjoint) -> str:
     """An adjoint as a user writes it, such as ``checkpointed(segment=25,levels=2)``."""
     kind = type(adjoint).__name__.lower()
-    values = {f.name: getattr(adjoint, f.name) for f in dataclasses.fields(adjoint)}
-    settings = [f"{name}={value}" for name, value in values.items() if value not in ("", "auto")]
+    named = {f.name: (getattr(adjoint, f.name), f.default) for f in dataclasses.fields(adjoint)}
+    brief = isinstance(adjoint, Implicit)  # what is left at its default goes without saying
+    shown = {n: v for n, (v, default) in named.items() if v not in ("", "auto") and not (brief and v == default)}
+    settings = [f"{name}={_as_text(value)}" for name, value in shown.items()]
     return f"{kind}({','.join(settings)})" if settings else kind
+
+
+def _as_text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def adjoint_from(text: str) -> Adjoint:
@@ -128,7 +137,7 @@ def adjoint_from(text: str) -> Adjoint:
         )
     settings = [part.partition("=") for part in (match["settings"] or "").split(",") if part]
     try:
-        return kind(**{name: value if name in _WORDS else int(value) for name, _, value in settings})
+        return kind(**{name: _READ.get(name, int)(value) for name, _, value in settings})
     except (TypeError, ValueError) as error:
         fields = ", ".join(f.name for f in dataclasses.fields(kind)) or "none"
         raise PlanError(f"adjoint '{text}'", f"its settings are {fields}", "For example segment=25.") from error

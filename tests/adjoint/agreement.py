@@ -19,7 +19,10 @@ from tests.oracle import assert_vjp
 Array = np.ndarray[Any, Any]
 
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
-SLOW = frozenset(("loop_long",))
+SLOW = frozenset(
+    ("loop_long", "fixed_point_of_a_fixed_point", "fixed_point_with_a_loop_and_a_branch_inside")
+    + ("fixed_point_in_a_branch_of_a_scan", "fixed_point_in_each_step")
+)
 # No row of a symbolic length was ever stacked: without optimisations ONNX Runtime 1.32 shares buffers wrongly.
 ONLY_OPTIMISED = frozenset(("loop_scan_output_zero_trips_symbolic_and_summed",))
 
