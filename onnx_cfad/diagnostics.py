@@ -13,15 +13,18 @@ from onnx_cfad.names import site_name
 
 def convergence_outputs(
     diagnostics: Mapping[str, Diagnostics], builder: Builder, warnings: list[str]
-) -> list[ir.Value]:
+) -> dict[ir.Value, str]:
     """``<site>_converged``, ``<site>_residual`` and ``<site>_adjoint_iterations`` for each loop of the main graph.
 
     Args:
         diagnostics: What each loop says of itself, by site path.
         builder: Records in the main graph.
         warnings: Takes a line for each loop that is inside another site, whose values no output can hold.
+
+    Returns:
+        The outputs, each with the path of its site.
     """
-    found: list[ir.Value] = []
+    found: dict[ir.Value, str] = {}
     for path, said in diagnostics.items():
         if said.builder is not builder:
             warnings.append(f"'{path}' is inside another site: no output says whether it converged")
@@ -31,5 +34,5 @@ def convergence_outputs(
         ):  # fmt: skip
             copy = builder.fresh_identity(x.value)
             copy.name, copy.shape = builder.namer.fresh(f"{site_name(path)}_{what}"), ir.Shape([])
-            found.append(copy)
+            found[copy] = path
     return found

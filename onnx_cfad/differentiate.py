@@ -27,7 +27,7 @@ from onnx_cfad.graph.stand_in import remove_stand_ins
 from onnx_cfad.graph.straight_through import mark_straight_through
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import Types, infer_types
-from onnx_cfad.interface import record_interface
+from onnx_cfad.interface import record_diagnostics, record_interface
 from onnx_cfad.model import fingerprint, normalise, save
 from onnx_cfad.names import InterfaceNames, Namer
 from onnx_cfad.options import Options
@@ -220,12 +220,13 @@ def _reverse(
     results = [_gradient(value, cotangents, builder, warnings) for value in selection.wrt]
     if sweep.clipping.is_on:
         results = sweep.clipping.gradients(results)
-    told = convergence_outputs(sweep.diagnostics, builder, warnings) if implicit_outputs else []
+    told = convergence_outputs(sweep.diagnostics, builder, warnings) if implicit_outputs else {}
     builder.append_to(model.graph)
     for value, result in zip(selection.wrt, results, strict=True):
         name = names.gradients[value.name or ""]
         model.graph.outputs.append(named_output(model.graph, value, name, result, builder.namer))
     model.graph.outputs.extend(told)
+    record_diagnostics(model, {value.name or "": path for value, path in told.items()})
     return warnings
 
 

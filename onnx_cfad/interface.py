@@ -14,6 +14,7 @@ from onnx_cfad.ports import listed
 
 _SEEDS, _GRADIENTS, _WRT = "onnx_cfad.seeds", "onnx_cfad.gradients", "onnx_cfad.wrt"
 _TANGENTS, _PUSHED = "onnx_cfad.tangents", "onnx_cfad.pushed"
+_DIAGNOSTICS = "onnx_cfad.diagnostics"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,8 @@ def read_interface(primal: ir.Model, gradient: ir.Model, loss: str | None = None
     seeds = _owners([n for n in inputs if n not in own_inputs], recorded.seeds)
     unknown = sorted(name for name, output in seeds.items() if output not in own_outputs)
     _require(unknown, "has a further input", "which is the seed of no output of the original model")
-    results = _owners([name for name in outputs if name not in own_outputs], recorded.gradients)
+    others = {*own_outputs, *_recorded(gradient, _DIAGNOSTICS)}
+    results = _owners([name for name in outputs if name not in others], recorded.gradients)
     _require([n for n, wrt in results.items() if wrt is None], "has a further output", "which is no gradient")
     if not results:
         raise ModelError("gradient model", "it has no output beyond those of the original model", "Is it the gradient?")
@@ -78,6 +80,12 @@ def record_interface(model: ir.Model, names: InterfaceNames, held: Mapping[str, 
     for key, entries in ((_TANGENTS, names.tangents), (_PUSHED, names.pushed)):
         if entries:
             model.metadata_props[key] = json.dumps(dict(entries))
+
+
+def record_diagnostics(model: ir.Model, sites: Mapping[str, str]) -> None:
+    """Writes into a gradient model which outputs say something about a site, each with the path of the site."""
+    if sites:
+        model.metadata_props[_DIAGNOSTICS] = json.dumps(dict(sites))
 
 
 def _owners(found: Sequence[str], recorded: Mapping[str, str]) -> dict[str, str | None]:

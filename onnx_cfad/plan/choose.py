@@ -21,6 +21,7 @@ from onnx_cfad.adjoint.routed import RESIDUALS, Routed
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.unrolled import Unrolled
 from onnx_cfad.errors import PlanError
+from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.cost import LoopCost, Measured, bytes_of, loop_cost, tape_bytes
 from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.maskable import why_not_masked
@@ -203,7 +204,12 @@ def _implicit(site: Site, options: Options) -> Decision | None:
     if not point.found or (options.plan == "auto" and not tight):
         return None
     adjoint = Implicit(fallback=options.implicit_fallback or "checkpointed")
-    return Decision(adjoint, 0, f"{point}; its initial value gets no gradient where it converges")
+    return Decision(adjoint, _held(site), f"{point}; its initial value gets no gradient where it converges")
+
+
+def _held(site: Site) -> int:
+    """Bytes of a loop's results, which are all that an implicit gradient keeps of it."""
+    return sum(bytes_of(c.final) for c in loop_site(site.node).carries if carries_derivative(c.final))
 
 
 def _is_tight(threshold: ir.Value) -> bool:
@@ -236,7 +242,7 @@ def _bytes(adjoint: Adjoint, cost: LoopCost, site: Site) -> int | None:
     if isinstance(adjoint, Unrolled):
         return None
     if isinstance(adjoint, Implicit):
-        return 0
+        return _held(site)
     if isinstance(adjoint, Checkpointed):
         segment = adjoint.segment or best_length(max(cost.trips, 1))
         kept = cost.trips * _kept(site) if adjoint.keep else 0
