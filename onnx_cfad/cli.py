@@ -101,6 +101,12 @@ Target = Annotated[
 ProfileFile = Annotated[
     Path | None, typer.Option("--profile", metavar="FILE", help="What real runs did, from `onnx-cfad profile -o`.")
 ]
+Mode = Annotated[
+    str,
+    typer.Option(
+        "--mode", metavar="reverse|forward|hvp", help="Gradients; tangents; or Hessian-vector products of --loss."
+    ),
+]
 ClipValue = Annotated[
     float | None, typer.Option("--clip-value", metavar="X", help="Clamp the elements of gradients to [-X, X].")
 ]
@@ -193,7 +199,10 @@ def transform(
     *,
     model: Model,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="Default: MODEL.grad.onnx beside the model.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="Default: MODEL.grad.onnx (.jvp, .hvp by --mode) beside it."
+        ),
     ] = None,
     wrt: Wrt = None,
     wrt_initializers: WrtInitializers = False,
@@ -201,6 +210,7 @@ def transform(
     loss: Loss = None,
     stop_gradient: StopGradient = None,
     straight_through: StraightThrough = None,
+    mode: Mode = "reverse",
     plan: Plan = "auto",
     site: Sites = None,
     segment: Segment = None,
@@ -228,7 +238,7 @@ def transform(
 
     chosen = Options.of(_wrt(wrt, wrt_initializers), outputs, loss, stop_gradient or ())
     chosen = dataclasses.replace(
-        chosen, straight_through=tuple(straight_through or ()),
+        chosen, straight_through=tuple(straight_through or ()), mode=mode,
         clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
         implicit_outputs=implicit_outputs,
     )  # fmt: skip
@@ -383,6 +393,7 @@ def validate(
     wrt_initializers: WrtInitializers = False,
     outputs: Outputs = None,
     loss: Loss = None,
+    mode: Mode = "reverse",
     rtol: Annotated[float | None, typer.Option("--rtol", help="Relative error that holds; default by type.")] = None,
     directions: Annotated[int, typer.Option("--directions", min=1, help="Random directions for each gradient.")] = 3,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of everything random.")] = 0,
@@ -400,7 +411,7 @@ def validate(
     with working(f"validating {model}", quiet=quiet or as_json) as tell:
         validation = validate_model(
             model, gradient, feeds, wrt=_wrt(wrt, wrt_initializers), outputs=outputs, loss=loss, rtol=rtol,
-            directions=directions, seed=seed,
+            directions=directions, seed=seed, mode=mode,
             progress=lambda done, total, name: tell(f"validating {model}: {done} of {total}, {name}"),
         )  # fmt: skip
     if as_json:

@@ -27,7 +27,7 @@ from onnx_cfad.graph.stand_in import remove_stand_ins
 from onnx_cfad.graph.straight_through import mark_straight_through
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import Types, infer_types
-from onnx_cfad.interface import record_diagnostics, record_interface
+from onnx_cfad.interface import order_of, record_diagnostics, record_interface
 from onnx_cfad.model import fingerprint, normalise, save
 from onnx_cfad.names import InterfaceNames, Namer
 from onnx_cfad.options import Options
@@ -71,6 +71,7 @@ class Report:
         mode: "reverse", "forward" or "hvp".
         tangents: The tangent input of each of ``wrt``; empty in reverse mode.
         pushed: The output that holds the tangent, for each of ``outputs`` (for each gradient of an hvp).
+        order: The order of the derivatives, those of the source included where it was differentiated before.
     """
 
     wrt: tuple[str, ...]
@@ -83,11 +84,7 @@ class Report:
     mode: str = "reverse"
     tangents: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     pushed: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-
-    @property
-    def order(self) -> int:
-        """The order of the derivatives."""
-        return 2 if self.mode == "hvp" else 1
+    order: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +121,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
         ModelError: The model is unusable, or lacks a name that the options ask for.
         UnsupportedOp: A differentiated value reaches an operator without a rule.
     """
-    origin = fingerprint(source)
+    origin, order = fingerprint(source), order_of(source) + 1
     profile = profile_for(options, origin)
     model = expand_training(normalise(source))
     before = node_count(model)
@@ -150,7 +147,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     names = interface_names(model.graph, selection)
     warnings = _reverse(model, selection, names, sweep, implicit_outputs=options.implicit_outputs)
     warnings += [f"never taken in the profile: {path}" for path in adjoints.cold]
-    record(model, options, adjoints, origin)
+    record(model, options, adjoints, origin, order)
     record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
     LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
     remove_stand_ins(model.graph)
@@ -158,7 +155,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     outputs = tuple(v.name or "" for v in selection.outputs)
     counts = (before, node_count(model))
     warnings = (*adjoints.warnings, *names.renamed(), *warnings)
-    report = Report(tuple(names.gradients), outputs, names.seeds, names.gradients, trips, counts, warnings)
+    report = Report(tuple(names.gradients), outputs, names.seeds, names.gradients, trips, counts, warnings, order=order)
     return Gradient(model, adjoints, report)
 
 
@@ -268,7 +265,7 @@ def named_output(graph: ir.Graph, value: ir.Value, name: str, result: Expr, name
     return output
 
 
-def record(model: ir.Model, options: Options, plan: Plan, origin: str) -> None:
+def record(model: ir.Model, options: Options, plan: Plan, origin: str, order: int) -> None:
     """Writes into the model what is needed to make it again."""
     from onnx_cfad import __version__  # noqa: PLC0415 - the package imports this module
 
@@ -276,6 +273,7 @@ def record(model: ir.Model, options: Options, plan: Plan, origin: str) -> None:
     model.metadata_props["onnx_cfad.options"] = json.dumps(dataclasses.asdict(options), sort_keys=True)
     model.metadata_props["onnx_cfad.plan"] = plan.to_json()
     model.metadata_props["onnx_cfad.source"] = origin
+    model.metadata_props["onnx_cfad.order"] = str(order)
 
 
 def _site_reports(sites: ControlFlowGraph, adjoints: Plan) -> tuple[SiteReport, ...]:

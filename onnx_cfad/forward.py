@@ -28,7 +28,7 @@ from onnx_cfad.graph.activity import reached_from_selection
 from onnx_cfad.graph.regions import control_flow
 from onnx_cfad.graph.straight_through import mark_straight_through
 from onnx_cfad.graph.types import infer_types
-from onnx_cfad.interface import record_interface, recorded_holders
+from onnx_cfad.interface import order_of, record_interface, recorded_holders
 from onnx_cfad.model import fingerprint, normalise
 from onnx_cfad.names import InterfaceNames, Namer
 from onnx_cfad.options import Options
@@ -37,6 +37,18 @@ from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
 from onnx_cfad.selection import Selection, held_name, interface_names, reselect, select
 from onnx_cfad.simplify import simplify_branches
+
+
+def derive(source: ir.Model, options: Options) -> Gradient:
+    """Differentiates ``source``, which is consumed, in the mode of ``options``.
+
+    Raises:
+        ModelError: As for ``differentiate``.
+        PlanError: The plan is impossible.
+        UnsupportedOp: As for ``differentiate``.
+    """
+    by_mode = {"reverse": differentiate, "forward": push_forward, "hvp": push_forward_gradient}
+    return by_mode[options.mode](source, options)
 
 
 def push_forward(source: ir.Model, options: Options) -> Gradient:
@@ -48,7 +60,9 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
         UnsupportedOp: A differentiated value reaches an operator without a rule.
     """
     _refuse_reverse_options(options)
-    origin = fingerprint(source)
+    if options.loss is not None:
+        options = dataclasses.replace(options, loss=None, outputs=(options.loss,))
+    origin, order = fingerprint(source), order_of(source) + 1
     model = expand_training(normalise(source))
     before = node_count(model)
     declared = declare_shapes(model)
@@ -61,13 +75,13 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
     primal = frozenset(model.graph)
     names = interface_names(model.graph, selection, forward=True)
     warnings = _sweep(model, options, selection, names)
-    record(model, options, Plan({}), origin)
+    record(model, options, Plan({}), origin, order)
     record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
     LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
     finish(model, primal, declared, names)
     report = Report(
         tuple(names.tangents), tuple(names.pushed), {}, {}, (), (before, node_count(model)),
-        (*names.renamed(), *warnings), options.mode, names.tangents, names.pushed,
+        (*names.renamed(), *warnings), options.mode, names.tangents, names.pushed, order,
     )  # fmt: skip
     return Gradient(model, Plan({}), report)
 
@@ -89,7 +103,7 @@ def push_forward_gradient(source: ir.Model, options: Options) -> Gradient:
     second = push_forward(first.model, Options(wrt=first.report.wrt, outputs=gradients, mode="hvp"))
     tangents = dict(zip(first.report.wrt, second.report.tangents.values(), strict=True))
     names = InterfaceNames({}, first.report.gradients, tangents, second.report.pushed)
-    record(second.model, options, first.plan, origin)
+    record(second.model, options, first.plan, origin, second.report.order)
     record_interface(second.model, names, held)
     report = dataclasses.replace(
         first.report,
@@ -98,6 +112,7 @@ def push_forward_gradient(source: ir.Model, options: Options) -> Gradient:
         mode="hvp",
         tangents=tangents,
         pushed=second.report.pushed,
+        order=second.report.order,
     )
     return Gradient(second.model, first.plan, report)
 
@@ -145,4 +160,4 @@ def _input(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
     return tangent
 
 
-__all__: Sequence[str] = ("push_forward", "push_forward_gradient")
+__all__: Sequence[str] = ("derive", "push_forward", "push_forward_gradient")

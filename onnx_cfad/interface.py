@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from onnx_cfad.errors import ModelError
-from onnx_cfad.names import InterfaceNames, primal_name
+from onnx_cfad.names import TANGENT_SUFFIX, InterfaceNames, primal_name
 from onnx_cfad.ports import listed
 
 _SEEDS, _GRADIENTS, _WRT = "onnx_cfad.seeds", "onnx_cfad.gradients", "onnx_cfad.wrt"
@@ -65,6 +65,35 @@ def read_interface(primal: ir.Model, gradient: ir.Model, loss: str | None = None
     known, held = {*own_inputs, *constants}, recorded_holders(gradient)
     where = {name: held.get(name) or (name if name in known else name.rpartition(":")[2]) for name in names.gradients}
     return Interface(tuple(names.gradients), differentiated, names, where)
+
+
+def read_tangents(primal: ir.Model, derived: ir.Model) -> InterfaceNames | None:
+    """What a forward-mode model takes and gives beyond its primal; None for a gradient model.
+
+    Args:
+        primal: The original model.
+        derived: Its differentiated form.
+
+    Raises:
+        ModelError: ``derived`` has tangents, but is not a differentiated form of ``primal``.
+    """
+    own_inputs, own_outputs = _names(primal.graph.inputs), _names(primal.graph.outputs)
+    inputs, outputs = _names(derived.graph.inputs), _names(derived.graph.outputs)
+    tangents, pushed = _recorded(derived, _TANGENTS), _recorded(derived, _PUSHED)
+    if not tangents:
+        named = [name for name in inputs if name not in own_inputs and name.endswith(TANGENT_SUFFIX)]
+        tangents = {name.removesuffix(TANGENT_SUFFIX): name for name in named}
+        results = [name for name in outputs if name not in own_outputs and name.endswith(TANGENT_SUFFIX)]
+        pushed = {name.removesuffix(TANGENT_SUFFIX): name for name in results}
+    if not tangents:
+        return None
+    constants = set(primal.graph.initializers)
+    _require([n for n in own_inputs if n not in inputs and n not in constants], "has no input")
+    _require([name for name in own_outputs if name not in outputs], "has no output")
+    _require([name for name in tangents.values() if name not in inputs], "has no input")
+    _require([name for name in pushed.values() if name not in outputs], "has no output")
+    gradients = {} if set(pushed) <= set(own_outputs) else _recorded(derived, _GRADIENTS)
+    return InterfaceNames({}, gradients, tangents, pushed)
 
 
 def record_interface(model: ir.Model, names: InterfaceNames, held: Mapping[str, str]) -> None:
@@ -143,6 +172,12 @@ def recorded_options(gradient: ir.Model) -> Mapping[str, object]:
 def _recorded_names(gradient: ir.Model) -> InterfaceNames:
     """The seeds and gradients that a gradient model says it has; empty where it does not."""
     return InterfaceNames(_recorded(gradient, _SEEDS), _recorded(gradient, _GRADIENTS))
+
+
+def order_of(model: ir.Model) -> int:
+    """How many times ``model`` says that it was differentiated; 0 where it does not say."""
+    text = model.metadata_props.get("onnx_cfad.order", "0")
+    return int(text) if text.isdecimal() and len(text) < 5 else 0
 
 
 def recorded_holders(gradient: ir.Model) -> dict[str, str]:

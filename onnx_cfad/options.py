@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
+from onnx_cfad.errors import ModelError
+
 
 @dataclasses.dataclass(frozen=True)
 class Initializers:
@@ -16,6 +18,9 @@ class Initializers:
 
 
 INITIALIZERS: Final = Initializers()
+
+MODES: Final = ("reverse", "forward", "hvp")
+"""Gradients from cotangents; tangents of outputs; tangents of the gradients of a loss."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +78,10 @@ class Options:
     clip_carries: bool = False
     replace_nan: bool = False
     mode: str = "reverse"
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ModelError(f"mode '{self.mode}'", f"expected {', '.join(MODES)}")
 
     @classmethod
     def of(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from onnx_cfad.differentiate import Gradient, differentiate
+from onnx_cfad.differentiate import Gradient
 from onnx_cfad.errors import ModelError
+from onnx_cfad.forward import derive
 from onnx_cfad.model import load
 from onnx_cfad.options import Options
 from onnx_cfad.saving import check_target, save
+
+_SUFFIX = {"reverse": "grad", "forward": "jvp", "hvp": "hvp"}
 
 
 def transform(
@@ -19,7 +22,7 @@ def transform(
 
     Args:
         source: The model's file, which is never changed.
-        output: The file to write; default: ``MODEL.grad.onnx`` beside the model.
+        output: The file to write; default: ``MODEL.grad.onnx`` (``.jvp``, ``.hvp`` by mode) beside it.
         options: What to differentiate.
 
     Returns:
@@ -29,12 +32,12 @@ def transform(
         ModelError: The model is unusable, lacks a name that the options ask for, or the result cannot be written there.
         UnsupportedOp: A differentiated value reaches an operator without a rule.
     """
-    path = Path(source)
-    target = path.with_name(f"{path.stem}.grad.onnx") if output is None else Path(output)
+    path, chosen = Path(source), options or Options()
+    target = path.with_name(f"{path.stem}.{_SUFFIX[chosen.mode]}.onnx") if output is None else Path(output)
     model = load(path)
     if str(target) == "-":
         raise ModelError("output '-'", "a model is not written to standard output", "Name a file.")
     check_target(target, path)  # before the work is done
-    gradient = differentiate(model, options or Options())
+    gradient = derive(model, chosen)
     save(gradient.model, target, source=path)
     return target, gradient

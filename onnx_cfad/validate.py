@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.api import Names, Wrt, grad, vjp
+from onnx_cfad.api import Names, Wrt, grad, hvp, jvp, vjp
 from onnx_cfad.differentiate import Gradient
 from onnx_cfad.errors import ModelError, TargetError
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.interface import Interface, read_interface
-from onnx_cfad.model import Source, fingerprint, load, normalise
-from onnx_cfad.numeric.differences import Outcome
+from onnx_cfad.interface import Interface, read_interface, read_tangents
+from onnx_cfad.model import Source, fingerprint, load
 from onnx_cfad.numeric.evaluators import choose_evaluator
-from onnx_cfad.numeric.made_up import make_up_feeds
+from onnx_cfad.numeric.made_up import make_up_feeds, moved
 from onnx_cfad.numeric.rows import Checker, Extent, Point, primal_row, unchecked_row
-from onnx_cfad.numeric.weights_as_inputs import find_weights, weights_as_inputs
+from onnx_cfad.numeric.weights_as_inputs import opened
 from onnx_cfad.options import Options
 from onnx_cfad.ports import Feeds, listed
 from onnx_cfad.runtime import Session
-from onnx_cfad.verdict import Row, Validation
+from onnx_cfad.validate_tangents import validate_tangents
+from onnx_cfad.verdict import Row, Validation, is_open
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int, str], None]
@@ -32,9 +32,6 @@ Progress = Callable[[int, int, str], None]
 
 _MOVES = 2
 """How many further points are tried for what cannot be told at the first."""
-
-_MOVE = 0.05
-"""The size of a move relative to that of the input."""
 
 
 def validate(
@@ -50,6 +47,7 @@ def validate(
     directions: int = 3,
     every_element_up_to: int = 64,
     progress: Progress | None = None,
+    mode: str = "reverse",
 ) -> Validation:
     """Checks a gradient against central differences of the original model, and that primal outputs did not change.
 
@@ -71,6 +69,8 @@ def validate(
         directions: Random directions for each wrt, from 1 up.
         every_element_up_to: Largest number of elements to check one by one.
         progress: Called after each gradient.
+        mode: "reverse", "forward" or "hvp", when ``gradient`` is None. Tangents are compared with differences along
+            random directions, Hessian-vector products with differences of the gradient.
 
     Raises:
         ModelError: A model is unusable, the two do not belong together, the feeds do not fit, or a number is out of
@@ -82,10 +82,24 @@ def validate(
     if seed < 0:
         raise ModelError(f"seed {seed}", "expected a number from 0 up")
     if gradient is None:
-        gradient = grad(model, loss=loss, wrt=wrt) if loss is not None else vjp(model, wrt=wrt, outputs=outputs)
+        gradient = _derived(model, wrt, outputs, loss, mode)
+    primal, derived = load(model), load(gradient)
+    tangents = read_tangents(primal, derived)
+    if tangents is not None:
+        return validate_tangents(primal, derived, tangents, feeds, extent, loss=loss, seed=seed, progress=progress)
     subject = _subject(model, gradient, feeds, loss=loss, seed=seed)
     names = _wanted(subject.interface, wrt)
     return _checked(subject, names, extent, progress=progress, seed=seed)
+
+
+def _derived(model: Source, wrt: Wrt, outputs: Names, loss: str | None, mode: str) -> Gradient:
+    if mode == "hvp":
+        return hvp(model, loss=loss or "", wrt=wrt)
+    if mode == "forward":
+        return jvp(model, wrt=wrt, outputs=outputs if loss is None else [loss])
+    if mode != "reverse":
+        raise ModelError(f"mode '{mode}'", "expected reverse, forward or hvp")
+    return grad(model, loss=loss, wrt=wrt) if loss is not None else vjp(model, wrt=wrt, outputs=outputs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,8 +187,8 @@ def _checked(
         remarks = (*subject.remarks, "the model draws random numbers: two runs differ, so that nothing can be compared")
         return Validation(unchecked, (), "none", remarks, seed)
     primal = tuple(primal_row(name, extended[name], value) for name, value in subject.outputs.items())
-    opened, inputs, values = _opened(subject.primal, names, subject.interface.held)
-    evaluator = choose_evaluator(opened, {**subject.feeds, **values}, subject.outputs, threads=1)
+    model, inputs, values = opened(subject.primal, names, subject.interface.held)
+    evaluator = choose_evaluator(model, {**subject.feeds, **values}, subject.outputs, threads=1)
     rng = np.random.default_rng([seed, 1])
     checker = Checker(evaluator, subject.cotangents, extent, rng)
     rows: dict[str, Row] = {}
@@ -182,32 +196,15 @@ def _checked(
     for point in _points(subject, extended, values, rng):
         for name in pending:
             row = checker.row(name, inputs[name], np.asarray(point.outputs[gradients[name]]), point)
-            if name not in rows or not _is_open(row):
+            if name not in rows or not is_open(row.verdict):
                 rows[name] = row
             if progress is not None:
                 progress(len(rows), len(names), name)
-        pending = [name for name in pending if _is_open(rows[name])]
+        pending = [name for name in pending if is_open(rows[name].verdict)]
         if not pending:
             break
     remarks = (*subject.remarks, *evaluator.remarks)
     return Validation(tuple(rows[name] for name in names), primal, evaluator.name, remarks, seed)
-
-
-def _is_open(row: Row) -> bool:
-    return row.verdict not in (Outcome.HOLDS, Outcome.WRONG)
-
-
-def _opened(
-    primal: ir.Model, names: Sequence[str], held: Mapping[str, str]
-) -> tuple[ir.Model, dict[str, str], dict[str, Array]]:
-    """The primal with the wanted weights as inputs: the input for each name, and the values of the weights."""
-    own = {value.name for value in primal.graph.inputs if value.name}
-    weights = [held[name] for name in names if held[name] not in own]
-    model = primal.clone()
-    if any(len(find_weights(model, name)) != 1 for name in weights):
-        model = normalise(model)  # a name that several scopes use is unique there, and is what the gradient calls it
-    inputs, values = weights_as_inputs(model, weights)
-    return model, {name: inputs.get(held[name], held[name]) for name in names}, values
 
 
 def _points(
@@ -216,19 +213,9 @@ def _points(
     """The point that was asked for, then others near it where the models run."""
     yield Point({**subject.feeds, **weights}, extended, moved=False)
     for _ in range(_MOVES):
-        feeds = {name: _moved(value, rng) for name, value in subject.feeds.items()}
+        feeds = {name: moved(value, rng) for name, value in subject.feeds.items()}
         try:
             outputs = subject.extended_at(feeds)
         except TargetError:
             continue
         yield Point({**feeds, **weights}, outputs, moved=True)
-
-
-def _moved(value: Any, rng: np.random.Generator) -> Any:
-    array = np.asarray(value)
-    if isinstance(value, list) or array.dtype.kind != "f" or array.size == 0:
-        return value
-    finite = np.isfinite(array)  # an infinite number cannot be moved
-    size = float(np.sqrt(np.mean(np.square(array, dtype=np.float64), where=finite))) if finite.any() else 0.0
-    moves = _MOVE * (size or 1.0) * rng.standard_normal(array.shape)
-    return np.asarray(array + np.where(finite, moves, 0.0)).astype(array.dtype)

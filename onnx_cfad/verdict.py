@@ -81,6 +81,7 @@ class Validation:
         evaluator: What the differences were taken with.
         remarks: What else the reader should know.
         seed: Of the random directions and seeds.
+        subject: What was checked: "gradient" or "tangent".
     """
 
     rows: tuple[Row, ...]
@@ -88,6 +89,14 @@ class Validation:
     evaluator: str
     remarks: tuple[str, ...]
     seed: int
+    subject: str = "gradient"
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """The columns of the table of rows."""
+        if self.subject == "gradient":
+            return HEADINGS
+        return ("tangent of", *(heading.replace("gradient", "tangent") for heading in HEADINGS[1:]))
 
     @property
     def holds(self) -> bool:
@@ -98,7 +107,7 @@ class Validation:
     @property
     def checked(self) -> bool:
         """Whether any gradient was compared with differences at all."""
-        return any(not _is_open(row.verdict) for row in self.rows)
+        return any(not is_open(row.verdict) for row in self.rows)
 
     def raise_if_failed(self) -> None:
         """Raises where something is wrong, or nothing was checked.
@@ -112,13 +121,15 @@ class Validation:
         )
         for row in self.rows:
             if row.verdict is Outcome.WRONG:
-                raise ValidationError(f"wrt '{row.name}'", f"the gradient is wrong, {row}", remedy)
+                where = f"wrt '{row.name}'" if self.subject == "gradient" else f"output '{row.name}'"
+                what = str(row) if self.subject == "gradient" else str(row).replace("the gradient", "the tangent")
+                raise ValidationError(where, f"the {self.subject} is wrong, {what}", remedy)
         for output in self.primal:
             if not output.holds:
                 what = f"the gradient model gives other values than the original, relative error {output.error:.2g}"
                 raise ValidationError(f"output '{output.name}'", what, remedy)
         if not self.checked:
-            raise ValidationError("gradients", f"nothing was checked: {self.conclusion}", self.advice)
+            raise ValidationError(f"{self.subject}s", f"nothing was checked: {self.conclusion}", self.advice)
 
     @property
     def advice(self) -> str:
@@ -137,9 +148,9 @@ class Validation:
         """One line: how many gradients hold, are wrong, or could not be told."""
         counts = {outcome: sum(row.verdict is outcome for row in self.rows) for outcome in Outcome}
         wrong = counts[Outcome.WRONG]
-        open_ = [f"{count} {outcome.value}" for outcome, count in counts.items() if count and _is_open(outcome)]
+        open_ = [f"{count} {outcome.value}" for outcome, count in counts.items() if count and is_open(outcome)]
         changed = sum(not row.holds for row in self.primal)
-        parts = [f"{counts[Outcome.HOLDS]} of {len(self.rows)} gradients hold"]
+        parts = [f"{counts[Outcome.HOLDS]} of {len(self.rows)} {self.subject}s hold"]
         parts += [f"{wrong} wrong"] if wrong else []
         parts += open_
         parts += [f"{len(self.vacuous)} only as zero"] if self.vacuous else []
@@ -157,7 +168,7 @@ class Validation:
         return f"{text}; {', '.join(others)}" if others else text
 
     def __str__(self) -> str:
-        lines = _table([HEADINGS, *(cells(row) for row in self.rows)])
+        lines = _table([self.headings, *(cells(row) for row in self.rows)])
         lines += [self.primal_conclusion, f"differences: {self.evaluator}"]
         lines += [f"note: {remark}" for remark in self.remarks]
         lines += [] if self.checked else [f"nothing was checked. {self.advice}"]
@@ -173,13 +184,14 @@ def cells(row: Row) -> tuple[str, ...]:
     verdict = row.verdict.value
     if row.is_zero:
         verdict += " (zero)"
-    if row.unresolved and not _is_open(row.verdict):
+    if row.unresolved and not is_open(row.verdict):
         verdict += f" ({row.unresolved} not told)"
     numbers = (f"{row.numeric:.6g}", f"{row.gradient:.6g}", f"{row.error:.1e}", f"{row.tolerance:.1e}")
     return (row.name, describe(row.dtype, row.shape), *numbers, verdict, row.method)
 
 
-def _is_open(outcome: Outcome) -> bool:
+def is_open(outcome: Outcome) -> bool:
+    """Whether it could not be told."""
     return outcome not in (Outcome.HOLDS, Outcome.WRONG)
 
 

@@ -44,6 +44,9 @@ _MANNERS = (
     _Manner((2, 512), 3, 3),  # a signal of some length
 )
 
+_MOVE = 0.05
+"""The size of a move relative to that of the input."""
+
 
 def make_up_feeds(
     inputs: Sequence[Port], run: Callable[[Mapping[str, Any]], Mapping[str, Any]], seed: int
@@ -113,3 +116,14 @@ def _dtype(name: str) -> np.dtype[Any]:
 def _is_finite(value: Any) -> bool:
     parts = value if isinstance(value, list) else [value]
     return all(np.all(np.isfinite(part)) for part in map(np.asarray, parts) if part.dtype.kind == "f")
+
+
+def moved(value: Any, rng: np.random.Generator) -> Any:
+    """``value`` with its finite elements moved at random by a twentieth of their size; what is no float stays."""
+    array = np.asarray(value)
+    if isinstance(value, list) or array.dtype.kind != "f" or array.size == 0:
+        return value
+    finite = np.isfinite(array)  # an infinite number cannot be moved
+    size = float(np.sqrt(np.mean(np.square(array, dtype=np.float64), where=finite))) if finite.any() else 0.0
+    moves = _MOVE * (size or 1.0) * rng.standard_normal(array.shape)
+    return np.asarray(array + np.where(finite, moves, 0.0)).astype(array.dtype)

@@ -159,12 +159,12 @@ class Checker:
         Cost: 2 evaluations for each direction and element that holds.
         """
         x = np.asarray(point.feeds[feed])
-        rtol = self.extent.rtol if self.extent.rtol is not None else _rtol(gradient, self.evaluator)
+        rtol = self.extent.rtol if self.extent.rtol is not None else relative_tolerance(gradient, self.evaluator)
         if gradient.shape != x.shape or gradient.dtype != x.dtype:
             found, expected = (describe(a.dtype.name, a.shape) for a in (gradient, x))
-            return _row(name, gradient, f"type {found}, not {expected}", [("type and shape", _mismatch(rtol))], point)
+            return row_of(name, gradient, f"type {found}, not {expected}", [("type and shape", _mismatch(rtol))], point)
         if x.size == 0:
-            return _row(name, gradient, "empty", [], point)
+            return row_of(name, gradient, "empty", [], point)
         function = PrimalScalar(self.evaluator, self.cotangents, point.feeds)
         few = x.size <= self.extent.every_element_up_to
         one_by_one = few and 2 * x.size * function.seconds <= _SECONDS_FOR_ELEMENTS
@@ -179,7 +179,7 @@ class Checker:
                 break
         elements = len(comparisons) - self.extent.directions
         method = f"{self.extent.directions} directions" + (f", {elements} elements" if elements > 0 else "")
-        return _row(name, gradient, method, comparisons, point)
+        return row_of(name, gradient, method, comparisons, point)
 
 
 def primal_row(name: str, found: Any, expected: Any) -> PrimalRow:
@@ -199,10 +199,11 @@ def unchecked_row(name: str, gradient: Any) -> Row:
     """The row of a gradient that nothing can be compared with."""
     array = np.asarray(gradient)
     unknown = Comparison(math.nan, math.nan, 0.0, 0.0, Outcome.UNCHECKED)
-    return _row(name, array, "nothing", [("nowhere", unknown)], Point({}, {}, moved=False))
+    return row_of(name, array, "nothing", [("nowhere", unknown)], Point({}, {}, moved=False))
 
 
-def _rtol(gradient: Array, evaluator: Evaluator) -> float:
+def relative_tolerance(gradient: Array, evaluator: Evaluator) -> float:
+    """The relative error that holds for a derivative, by its element type and what differences are taken with."""
     own = GRADIENT_RTOL.get(gradient.dtype.name, GRADIENT_RTOL["float32"])
     return max(own, _DIFFERENCES_RTOL.get(evaluator.epsilon, 3e-1), _GROWTH * evaluator.deviation)
 
@@ -263,7 +264,7 @@ def _mismatch(rtol: float) -> Comparison:
     return Comparison(math.nan, math.nan, 0.0, rtol, Outcome.WRONG)
 
 
-def _row(name: str, gradient: Array, method: str, found: list[tuple[str, Comparison]], point: Point) -> Row:
+def row_of(name: str, gradient: Array, method: str, found: list[tuple[str, Comparison]], point: Point) -> Row:
     """The row of the comparison that decides: the worst wrong one, else the worst that holds, else the first."""
     verdict = next(
         (o for o in (Outcome.WRONG, Outcome.HOLDS) if any(c.outcome is o for _, c in found)),

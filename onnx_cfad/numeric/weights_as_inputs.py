@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.errors import ModelError
+from onnx_cfad.model import normalise
 from onnx_cfad.names import Namer
 
 Array = np.ndarray[Any, Any]
@@ -83,3 +84,16 @@ def _made_input(main: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol, name
         del graph.initializers[own_name or ""]
     result.name = own_name
     return name
+
+
+def opened(
+    primal: ir.Model, names: Sequence[str], held: Mapping[str, str]
+) -> tuple[ir.Model, dict[str, str], dict[str, Array]]:
+    """The primal with the wanted weights as inputs: the input for each name, and the values of the weights."""
+    own = {value.name for value in primal.graph.inputs if value.name}
+    weights = [held[name] for name in names if held[name] not in own]
+    model = primal.clone()
+    if any(len(find_weights(model, name)) != 1 for name in weights):
+        model = normalise(model)  # a name that several scopes use is unique there, and is what the gradient calls it
+    inputs, values = weights_as_inputs(model, weights)
+    return model, {name: inputs.get(held[name], held[name]) for name in names}, values

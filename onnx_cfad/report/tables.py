@@ -16,7 +16,7 @@ from onnx_cfad.inspection import Inspection, NodeReport, SiteInspection, ValueRe
 from onnx_cfad.numeric.differences import Outcome
 from onnx_cfad.plan.plan import Plan, written
 from onnx_cfad.sizes import format_bytes
-from onnx_cfad.verdict import HEADINGS, Validation, cells
+from onnx_cfad.verdict import Validation, cells
 
 _WIDE_ONLY = ("type", "checked")
 _STYLES = {Outcome.HOLDS: "green", Outcome.WRONG: "bold red"}
@@ -30,9 +30,17 @@ def report_table(report: Report, target: Path) -> RenderableType:
         lines.append(
             _table(("site", "kind", "trips", "adjoint", "tape", "because"), list(map(_plan_row, report.sites)))
         )
+    if report.mode != "reverse":
+        lines.append(_pair("mode", f"{report.mode}, order {report.order}"))
     lines.append(_pair("differentiated", _names(report.outputs)))
     lines.append(_pair("by", _names(report.wrt)))
     lines += _interface(report.seeds, report.gradients)
+    if report.tangents:
+        lines.append(
+            _pair(
+                "tangents", f"{_names(tuple(report.tangents.values()))} in, {_names(tuple(report.pushed.values()))} out"
+            )
+        )
     lines.append(_pair("nodes", f"{before} before, {after} after"))
     lines += [_warning(warning) for warning in report.warnings]
     lines.append(_pair("written", str(target)))
@@ -101,8 +109,8 @@ def validation_table(validation: Validation, *, narrow: bool = False) -> Rendera
         validation: What was found.
         narrow: Leave out types and what was checked, so that numbers stay whole.
     """
-    shown = [index for index, heading in enumerate(HEADINGS) if not narrow or heading not in _WIDE_ONLY]
-    table = _table([HEADINGS[index] for index in shown], [])
+    shown = [index for index, heading in enumerate(validation.headings) if not narrow or heading not in _WIDE_ONLY]
+    table = _table([validation.headings[index] for index in shown], [])
     for column in table.columns[1:]:
         column.no_wrap = True
     for row in validation.rows:
