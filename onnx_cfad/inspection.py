@@ -12,6 +12,7 @@ from onnx_cfad.errors import ModelError
 from onnx_cfad.expand import expand_training
 from onnx_cfad.graph.activity import Activity, find_activity
 from onnx_cfad.graph.fixed_point import find_fixed_point
+from onnx_cfad.graph.poles import poles
 from onnx_cfad.graph.regions import Site, control_flow, is_branch, is_loop, loop_site
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.model import Source, load, normalise
@@ -82,6 +83,15 @@ class NodeReport:
 
 
 @dataclasses.dataclass(frozen=True)
+class PoleReport:
+    """A node whose derivative may be infinite or NaN: where it is, its operator, and at what value."""
+
+    path: str
+    operator: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Inspection:
     """The control flow of a model.
 
@@ -95,6 +105,7 @@ class Inspection:
         nodes: The number of nodes, subgraphs included.
         sites: The control-flow sites of the main graph.
         without_rule: Every node without a VJP rule, those in the way first.
+        poles: The nodes whose derivative may be infinite or NaN at a value that nothing keeps them from.
         remarks: Why nothing is active, if so, and names that are taken.
     """
 
@@ -107,6 +118,7 @@ class Inspection:
     nodes: int
     sites: tuple[SiteInspection, ...]
     without_rule: tuple[NodeReport, ...]
+    poles: tuple[PoleReport, ...]
     remarks: tuple[str, ...]
 
 
@@ -145,6 +157,10 @@ def inspect(source: Source, options: Options | None = None) -> Inspection:
         nodes=sum(1 for _ in model.graph.all_nodes()),
         sites=tuple(view.site(site) for site in sites.root.sites),
         without_rule=tuple(sorted(found, key=lambda report: not report.active)),
+        poles=tuple(
+            PoleReport(sites.path_of(node), _operator(node), reason + _unless_cut(node, activity))
+            for node, reason in poles(model.graph, activity.is_active)
+        ),
         remarks=remarks,
     )
 
@@ -229,6 +245,10 @@ def _is_shape_arithmetic(value: ir.Value) -> bool:
     """Whether a value is an integer or boolean constant: an axis, a bound, a step."""
     tensor = ir.convenience.get_const_tensor(value)
     return tensor is not None and not tensor.dtype.is_floating_point()
+
+
+def _unless_cut(node: ir.Node, activity: Activity) -> str:
+    return "; 0 where a selection leaves it out" if activity.cuttable.intersection(node.outputs) else ""
 
 
 def _is_in_the_way(node: ir.Node, activity: Activity) -> bool:

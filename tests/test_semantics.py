@@ -69,6 +69,12 @@ POINTS = {
         "<float p = {-2.0}> { y = Pow (p, x) }", "torch.tensor([-2.0]) ** x", {"x": [2.0]}
     ),
     "ReduceL2 at 0": Point("{ y = ReduceL2 <keepdims = 1> (x) }", "x.norm()", {"x": [0.0, 0.0]}),
+    "norm written out at 0": Point(
+        "{ q = Mul (x, x)  s = ReduceSum <keepdims = 1> (q)  y = Sqrt (s) }",
+        "(x * x).sum().sqrt()",
+        {"x": [0.0, 0.0]},
+        [0.0, 0.0],
+    ),
     "ReduceProd with 0": Point("{ y = ReduceProd <keepdims = 1> (x) }", "x.prod()", {"x": [0.0, 2.0, 3.0]}),
     "product with 0 at a pole": Point(
         "<float zero = {0.0}> { s = Sqrt (x)  y = Mul (s, zero) }", "x.sqrt() * 0", {"x": [0.0]}

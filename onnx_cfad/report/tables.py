@@ -12,7 +12,7 @@ from rich.tree import Tree
 
 from onnx_cfad.differentiate import Report, SiteReport
 from onnx_cfad.graph.profile import BranchCount, Profile
-from onnx_cfad.inspection import Inspection, NodeReport, SiteInspection, ValueReport
+from onnx_cfad.inspection import Inspection, NodeReport, PoleReport, SiteInspection, ValueReport
 from onnx_cfad.numeric.differences import Outcome
 from onnx_cfad.plan.plan import Plan, written
 from onnx_cfad.sizes import format_bytes
@@ -97,6 +97,7 @@ def inspection_tree(inspection: Inspection) -> RenderableType:
         *_interface(inspection.seeds, inspection.gradients),
         root,
         *_rules(inspection.without_rule),
+        *_poles(inspection.poles),
         *(_warning(remark) for remark in inspection.remarks),
     ]
     return Group(*lines, Text("* a derivative passes through", style="dim"))
@@ -165,6 +166,13 @@ def _rules(nodes: Sequence[NodeReport]) -> Iterator[RenderableType]:
         yield _pair("without a rule, but not in the way", ", ".join(others))
     if not nodes:
         yield Text("every operator has a rule", style="green")
+
+
+def _poles(nodes: Sequence[PoleReport]) -> Iterator[RenderableType]:
+    """The nodes at whose poles a derivative may arrive."""
+    if nodes:
+        rows = [(node.operator, node.path, node.reason) for node in nodes]
+        yield _table(("derivative with a pole", "where", "it is"), rows)
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -1,6 +1,7 @@
 """Elementwise operators: y = f(x), or y = f(a, b, ...) with broadcasting. At a kink: the derivative PyTorch picks.
 
 Max, Min: inputs that tie share the cotangent evenly. Clip: it passes on the closed interval, as in torch.clamp.
+Sqrt, Pow: a root of a sum of powers is a norm, whose derivative at zero is 0, as torch.norm's; a root alone has a pole.
 Pow: 0 by the exponent where the base is 0 and the exponent is not negative; NaN by the exponent of a negative base.
 """
 
@@ -11,6 +12,8 @@ from collections.abc import Callable
 
 from onnx_cfad.adjoint.cotangents import sum_to
 from onnx_cfad.adjoint.expr import Expr, op, where, zeros_like
+from onnx_cfad.graph.norms import is_norm
+from onnx_cfad.rules.reductions import nonzero_norm
 from onnx_cfad.rules.registry import nondifferentiable, vjp
 
 Lazy = Callable[[], Expr]
@@ -50,6 +53,7 @@ def reciprocal(ct: Expr, y: Expr, x: Expr) -> Expr:
 
 @vjp("Sqrt", elementwise=True)
 def sqrt(ct: Expr, y: Expr, x: Expr) -> Expr:
+    y = nonzero_norm(y) if is_norm(y.value.producer()) else y
     return ct / (y + y)
 
 
@@ -171,6 +175,7 @@ def _by_base(ct: Expr, y: Expr, base: Expr, exponent: Expr) -> Expr:
         return ct
     if number == 2:
         return ct * (base + base)
+    base = nonzero_norm(base) if is_norm(y.value.producer()) else base
     return ct * (number * op.Pow(base, number - 1))
 
 
