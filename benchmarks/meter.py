@@ -242,20 +242,23 @@ def _merged(one: Measured | None, other: Measured) -> Measured:
 
 
 def _error(path: Path, reference: Path, wrt: Sequence[str]) -> float:
-    """The largest relative difference (2-norm) of a gradient from the reference's.
+    """The largest relative difference (2-norm) of a gradient from the reference's; zeros have to be exact.
 
     Raises:
-        RuntimeError: A gradient is missing, not finite, or zero throughout.
+        RuntimeError: A gradient is missing or not finite, is not zero where the reference's is, or all are zero.
     """
     with np.load(path) as got, np.load(reference) as expected:
-        worst = 0.0
+        worst, zeros = 0.0, 0
         for name in wrt:
             own, other = _gradient(got, name), _gradient(expected, name)
             norm = float(np.linalg.norm(other))
-            if not (np.isfinite(own).all() and norm > 0):
+            if not np.isfinite(own).all() or (norm == 0 and own.any()):
                 raise RuntimeError(f"the gradient by {name} in {path.name} is not finite, or zero in {reference.name}")
-            worst = max(worst, float(np.linalg.norm(own - other)) / norm)
-    return worst
+            zeros += norm == 0
+            worst = max(worst, float(np.linalg.norm(own - other)) / norm) if norm else worst
+        if zeros == len(wrt):
+            raise RuntimeError(f"all gradients in {reference.name} are zero")
+        return worst
 
 
 def _gradient(outputs: Mapping[str, np.ndarray], name: str) -> np.ndarray:

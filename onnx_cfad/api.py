@@ -194,6 +194,8 @@ def hvp(
     tape: str | None = None,
     memory: str | int | None = None,
     trips: int | None = None,
+    target: str | None = None,
+    profile: AnyProfile | None = None,
 ) -> Gradient:
     """The model extended by Hessian-vector products of its scalar output ``loss``, by forward over reverse.
 
@@ -212,6 +214,8 @@ def hvp(
         tape: As for ``vjp``.
         memory: As for ``vjp``.
         trips: As for ``vjp``.
+        target: As for ``vjp``.
+        profile: As for ``vjp``.
 
     Raises:
         ModelError: ``loss`` is not a scalar, or as for ``vjp``.
@@ -220,8 +224,9 @@ def hvp(
     """
     options = dataclasses.replace(Options.of(wrt, None, loss or None, stop_gradient), mode="hvp")
     chosen = with_plan(
-        options, plan, sites=sites, segment=segment, levels=levels, tape=tape, memory=memory, trips=trips
-    )
+        options, plan, sites=sites, segment=segment, levels=levels, tape=tape, memory=memory, trips=trips,
+        target=target, profile=profile,
+    )  # fmt: skip
     return push_forward_gradient(load(model), chosen)
 
 

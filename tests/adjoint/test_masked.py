@@ -9,6 +9,9 @@ import pytest
 
 import onnx_cfad as cfad
 from onnx_cfad.errors import PlanError
+from onnx_cfad.graph.types import infer_types
+from onnx_cfad.model import load
+from onnx_cfad.rewriters.predicate_branch import PredicateBranchPass
 from tests.adjoint.agreement import run
 from tests.adjoint.poison import POISONS, SEED, WRONG, W, feeds_of, first_and_second, model_of
 from tests.oracle import assert_vjp
@@ -28,6 +31,43 @@ def test_the_side_not_taken_contributes_exactly_zero(poison: str, wrong: str, ad
     np.testing.assert_array_equal(second["u_grad"].view(np.int64), 0)
     np.testing.assert_allclose(second["y_seed_grad"], 0.7 * (d * W + t), rtol=1e-13)
     np.testing.assert_allclose(second["w_grad"], 0.7 * SEED * (2 * d - 2 * t * d * W), rtol=1e-12)
+
+
+@pytest.mark.parametrize("written", ["as an If", "as a mask"])
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("poison", POISONS)
+def test_tangents_do_not_come_from_the_side_not_taken(poison: str, wrong: str, written: str) -> None:
+    """Forward mode: the tangent of tanh(w) w, whatever the tangents of x and u are."""
+    model = load(model_of(POISONS[poison]))
+    if written == "as a mask":
+        infer_types(model)
+        PredicateBranchPass(node for node in model.graph.all_nodes() if node.op_type == "If")(model)
+    emitted = cfad.jvp(model, wrt=["x", "w", "u"]).proto()
+    onnx.checker.check_model(emitted, full_check=True)
+    tangents = {"x_tangent": np.ones(3), "w_tangent": SEED, "u_tangent": np.ones((3, 3))}
+    found = run(emitted, {**feeds_of(WRONG[wrong]), **tangents}, "ORT_ENABLE_ALL")
+    t, d = np.tanh(W), 1 - np.tanh(W) ** 2
+    np.testing.assert_allclose(found["y_tangent"], SEED * (d * W + t), rtol=1e-13)
+    still = run(emitted, {**feeds_of(WRONG[wrong]), **tangents, "w_tangent": np.zeros(3)}, "ORT_ENABLE_ALL")
+    np.testing.assert_array_equal(still["y_tangent"], 0)
+
+
+@pytest.mark.parametrize("adjoint", ["routed", "masked"])
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("poison", POISONS)
+def test_hessian_products_do_not_come_from_the_side_not_taken(poison: str, wrong: str, adjoint: str) -> None:
+    """Forward over reverse, of the sum of tanh(w) w."""
+    model = model_of(POISONS[poison])
+    model.graph.node.append(onnx.helper.make_node("ReduceSum", ["y"], ["loss"], keepdims=0))
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("loss", onnx.TensorProto.DOUBLE, []))
+    site = next(iter(cfad.plan(model)))
+    emitted = cfad.hvp(model, loss="loss", wrt=["x", "w"], sites=[f"{site}={adjoint}"]).proto()
+    tangents = {"x_tangent": np.ones(3), "w_tangent": SEED}
+    found = run(emitted, {**feeds_of(WRONG[wrong]), **tangents}, "ORT_ENABLE_ALL")
+    t, d = np.tanh(W), 1 - np.tanh(W) ** 2
+    products = {name: value for name, value in found.items() if name.endswith("_tangent")}
+    np.testing.assert_array_equal(products["x_grad_tangent"].view(np.int64), 0)
+    np.testing.assert_allclose(products["w_grad_tangent"], SEED * (2 * d - 2 * t * d * W), rtol=1e-12)
 
 
 @pytest.mark.parametrize("adjoint", ["routed", "masked"])
