@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import onnx
 import onnx.defs
 
-from onnx_cfad.rules.registry import NoDerivative, Rule, entries
+from onnx_cfad.rules.registry import Expanded, Linear, NoDerivative, Rule, entries, tangent_entry
 
 _CONTROL_FLOW = {
     "If": "Branch: [routed](plans.md#routed)",
@@ -32,6 +32,13 @@ _READING = (
     "an error that names every such node. What rules do at kinks and poles, and the few settings they refuse, is in "
     "[semantics.md](semantics.md)."
 )
+_MODES = (
+    "Every operator with a rule is differentiated in reverse and in forward mode, and what is emitted in both again. "
+    "Forward mode passes it as its column says: elementwise, by the VJP rule as it is, since the Jacobian is diagonal; "
+    "linear, by the operator itself on the tangents; own rule, by a JVP rule; transposed, by the VJP rule transposed; "
+    "body, through the operators that it is written out in."
+)
+_RULE_HEADINGS = ("operator", "opset", "forward mode", "rule in")
 _WIDTH = 120
 
 
@@ -96,8 +103,11 @@ def markdown() -> str:
         "Made by `python -m onnx_cfad.report.operators > docs/operators.md`; do not edit.",
         textwrap.fill(counts, _WIDTH),
         textwrap.fill(_READING, _WIDTH),
-        _section("With a rule", ("operator", "opset", "rule in"), rules, _place),
-        _section("Through the body of the specification", ("operator", "opset", "rule in"), bodies, _place),
+        textwrap.fill(_MODES, _WIDTH),
+        _section("With a rule", ("operator", "opset", "forward mode", "rule in"), rules, _place),
+        _section(
+            "Through the body of the specification", ("operator", "opset", "forward mode", "rule in"), bodies, _place
+        ),
         _section("Control flow and rewritten operators", ("operator", "opset", "how"), flow, _way),
         _section("No derivative", ("operator", "opset", "reason"), constant, _reason),
         _section("No entry", ("operator", "opset", "floating point"), without, _floats),
@@ -107,7 +117,7 @@ def markdown() -> str:
 
 
 def _section(title: str, headings: Sequence[str], found: Sequence[Operator], tell: Callable[[Operator], str]) -> str:
-    rows = [(operator.name, str(operator.version), tell(operator)) for operator in found]
+    rows = [(operator.name, str(operator.version), *_forward(operator), tell(operator)) for operator in found]
     return f"## {title}\n\n{_table(headings, rows)}"
 
 
@@ -119,6 +129,18 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _place(operator: Operator) -> str:
     assert isinstance(operator.entry, Rule)
     return _file_of(operator.entry)
+
+
+def _forward(operator: Operator) -> tuple[str, ...]:
+    """How forward mode passes an operator with a VJP rule."""
+    return (_forward_of("", operator.name, operator.entry),) if isinstance(operator.entry, Rule) else ()
+
+
+def _forward_of(domain: str, name: str, rule: Rule) -> str:
+    own = tangent_entry(domain, name)
+    if own is None:
+        return "elementwise" if rule.elementwise else "transposed"
+    return {Linear: "linear", Expanded: "body"}.get(type(own), "own rule")
 
 
 def _file_of(rule: Rule) -> str:
@@ -141,11 +163,13 @@ def _floats(operator: Operator) -> str:
 
 def _other_domains() -> str:
     """The operators of other domains that have an entry: how, and where or why."""
-    rows: list[tuple[str, str, str]] = []
+    rows: list[tuple[str, str, str, str]] = []
     for domain, name, entry in entries():
         if domain:
-            rows.append((domain, name, _file_of(entry) if isinstance(entry, Rule) else entry.reason))
-    return f"## Other domains\n\n{_table(('domain', 'operator', 'rule in, or why there is no derivative'), rows)}"
+            forward = _forward_of(domain, name, entry) if isinstance(entry, Rule) else "-"
+            rows.append((domain, name, forward, _file_of(entry) if isinstance(entry, Rule) else entry.reason))
+    headings = ("domain", "operator", "forward mode", "rule in, or why there is no derivative")
+    return f"## Other domains\n\n{_table(headings, rows)}"
 
 
 if __name__ == "__main__":

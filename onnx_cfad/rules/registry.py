@@ -240,6 +240,12 @@ def tangent_rule_for(node: ir.Node) -> TangentEntry | None:
     return _TANGENTS.get((node.domain if node.domain != "ai.onnx" else "", node.op_type))
 
 
+def tangent_entry(domain: str, op_type: str) -> TangentEntry | None:
+    """The JVP rule for an operator; None where forward mode goes by the VJP rule."""
+    _load()
+    return _TANGENTS.get((domain, op_type))
+
+
 def entries() -> Iterator[tuple[str, str, Rule | NoDerivative]]:
     """Every operator with an entry as (domain, operator, entry), sorted."""
     _load()
