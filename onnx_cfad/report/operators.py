@@ -140,7 +140,7 @@ def _forward_of(domain: str, name: str, rule: Rule) -> str:
     own = tangent_entry(domain, name)
     if own is None:
         return "elementwise" if rule.elementwise else "transposed"
-    return {Linear: "linear", Expanded: "body"}.get(type(own), "own rule")
+    return "linear" if isinstance(own, Linear) else "body" if isinstance(own, Expanded) else "own rule"
 
 
 def _file_of(rule: Rule) -> str:
