@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TypeVar
 
 import onnx_ir as ir
@@ -14,6 +15,7 @@ from onnx_cfad.adjoint.contraction import (
     contract,
     plus_product,
     product_of,
+    size_of_result,
     total,
     total_of,
     unmasked,
@@ -24,6 +26,7 @@ from onnx_cfad.adjoint.reverse_loop import ReverseLoop
 from onnx_cfad.adjoint.tape import LoopKeeper
 from onnx_cfad.adjoint.zeros import zero_cotangent
 from onnx_cfad.graph.regions import LoopSite
+from onnx_cfad.graph.trips import trip_count
 
 _Part = TypeVar("_Part", Product, Total)
 
@@ -72,7 +75,7 @@ class CapturedSums:
         for contribution in list(contributions):
             product = product_of(contribution) if isinstance(contribution, Expr) else None
             product = None if product is None else self._masked(product)
-            if product is not None and self._stackable(product.left) and self._stackable(product.right):
+            if product is not None and self._is_worth(product):
                 for factor in (product.left, product.right):
                     self._stack(factor)
                 contributions.remove(contribution)
@@ -121,8 +124,21 @@ class CapturedSums:
     def _may_defer(self, value: ir.Value) -> bool:
         return self.loop.can_scan and isinstance(value.type, ir.TensorType) and value.dtype not in _SIXTEEN_BIT
 
+    def _is_worth(self, product: Product) -> bool:
+        """Whether the factors can be stacked, and should: in a loop over segments where they are few bytes.
+
+        A running sum takes three of its matrix (the carry of a Scan has two buffers and a start).
+        """
+        if not (self._stackable(product.left) and self._stackable(product.right)):
+            return False
+        if not self.keeper.carries_only:
+            return True
+        trips, result = trip_count(self.site).static, size_of_result(product)
+        factors = sum(math.prod(v.shape.numpy()) for v in (product.left, product.right) if v.shape is not None)
+        return trips is not None and result is not None and trips * factors <= 3 * result
+
     def _stackable(self, value: ir.Value) -> bool:
-        if value.shape is None or value.shape.rank() != 2:
+        if value.shape is None:
             return False
         if value.graph is self.site.body:
             return self.keeper.uniform(value)
@@ -169,7 +185,7 @@ class CapturedSums:
                 left, right = (
                     self._counted(self._stacked_form(builder, v, stacked), part.mask) for v in (part.left, part.right)
                 )
-                term = contract(part, left, right)
+                term = contract(part, left, right, None if part.mask is not None else trip_count(self.site).static)
             else:
                 term = total(part, self._counted(stacked[self._stacks[part.operand]], part.mask))
             result = term if result is None else result + term

@@ -7,6 +7,7 @@ a captured matrix, P and Q are stacked and multiplied once after the loop: 2.7 t
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TypeVar
 
 import numpy as np
@@ -70,9 +71,9 @@ def product_of(contribution: Expr) -> Product | None:
     inputs = [v for v in node.inputs if v is not None]
     if node.op_type == "MatMul":
         left, right = _transposed(inputs[0]), _transposed(inputs[1])
-        if left is not None and _is_matrix(inputs[1]):
+        if left is not None and _are_alike(left, inputs[1], node.outputs[0]):
             return Product(left, inputs[1], columns=False)
-        if right is not None and _is_matrix(inputs[0]):
+        if right is not None and _are_alike(inputs[0], right, node.outputs[0]):
             return Product(inputs[0], right, columns=True)
     if node.op_type == "Gemm" and len(inputs) == 2 and _number(node, "alpha", 1.0) == 1.0:
         transposed = _number(node, "transA", 0), _number(node, "transB", 0)
@@ -121,14 +122,41 @@ def total_of(contribution: Expr) -> Total | None:
     return Total(operand, found, bool(_number(node, "keepdims", 1)))
 
 
-def contract(product: Product, left: Expr, right: Expr) -> Expr:
-    """The sum over iterations of ``product``, from its stacked factors ([N, ...] each)."""
+def contract(product: Product, left: Expr, right: Expr, trips: int | None) -> Expr:
+    """The sum over iterations of ``product``, from its stacked factors ([N, ...] each, N = ``trips`` where that is known)."""
+    if left.rank > 3:
+        return _contract_stacks(product, left, right)
     if product.columns:
         left, right = (op.Transpose(x, perm=[1, 0, 2]) for x in (left, right))
         rows = (op.Reshape(x, [0, -1]) for x in (left, right))
         return op.Gemm(*rows, transB=1)
-    flat = (op.Reshape(x, op.Concat([-1], x.dim(2), axis=0)) for x in (left, right))
+    flat = [op.Reshape(x, op.Concat([-1], x.dim(2), axis=0)) for x in (left, right)]
+    for x, factor in zip(flat, (product.left, product.right), strict=True):
+        if trips is not None and factor.shape is not None and factor.shape.is_static():
+            rows, columns = factor.shape.numpy()
+            x.value.shape = ir.Shape([trips * int(rows), int(columns)])
     return op.Gemm(*flat, transA=1)
+
+
+def _contract_stacks(product: Product, left: Expr, right: Expr) -> Expr:
+    """The sum over iterations of as many products as the factors have matrices: [N, B..., R, K] to [B..., K, M]."""
+    batch = list(range(1, left.rank - 2))
+    row, column = left.rank - 2, left.rank - 1
+    if product.columns:
+        rows = op.Transpose(left, perm=[*batch, row, 0, column])
+        columns = op.Transpose(right, perm=[*batch, 0, column, row])
+    else:
+        rows = op.Transpose(left, perm=[*batch, column, 0, row])
+        columns = op.Transpose(right, perm=[*batch, 0, row, column])
+    outer, inner = (product.left.shape, product.right.shape)
+    assert outer is not None
+    assert inner is not None
+    stack, k, m = (
+        [int(d) for d in outer.numpy()[:-2]],
+        outer[-2 if product.columns else -1],
+        inner[-2 if product.columns else -1],
+    )
+    return op.MatMul(op.Reshape(rows, [*stack, k, -1]), op.Reshape(columns, [*stack, -1, m]))
 
 
 def plus_product(start: Expr, contribution: Expr) -> Expr | None:
@@ -183,14 +211,40 @@ def _is_zero(value: ir.Value) -> bool:
 
 
 def _transposed(value: ir.Value) -> ir.Value | None:
-    """The matrix that ``value`` is the transpose of."""
+    """The matrix, or stack of matrices, that ``value`` is the transpose of."""
     node = value.producer()
     if node is None or node.op_type != "Transpose" or node.inputs[0] is None:
         return None
     perm = node.attributes.get("perm")
-    if perm is not None and list(perm.as_ints()) != [1, 0]:
+    if perm is None:
+        return node.inputs[0] if _is_matrix(node.inputs[0]) else None
+    order = list(perm.as_ints())
+    rank = len(order)
+    return node.inputs[0] if rank >= 2 and order == [*range(rank - 2), rank - 1, rank - 2] else None
+
+
+def _are_alike(left: ir.Value, right: ir.Value, result: ir.Value) -> bool:
+    """Two matrices; or two stacks of as many matrices, whose numbers are fewer than those of their products."""
+    if _is_matrix(left) and _is_matrix(right):
+        return True
+    shapes = [v.shape for v in (left, right)]
+    if any(s is None or not s.is_static() or s.rank() < 3 for s in shapes):
+        return False
+    one, other = (tuple(s.numpy()) for s in shapes if s is not None)
+    if one[:-2] != other[:-2] or left.dtype != result.dtype:
+        return False
+    batch, products = math.prod(one[:-2]), math.prod(one[-2:]) * math.prod(other[-2:])
+    rows = one[-2] if one[-2] == other[-2] else one[-1]
+    return math.prod(one) + math.prod(other) <= batch * products // max(rows * rows, 1)
+
+
+def size_of_result(product: Product) -> int | None:
+    """Elements of the product of two matrices; None where only the run knows."""
+    shapes = [v.shape for v in (product.left, product.right)]
+    if any(s is None or s.rank() != 2 or not s.is_static() for s in shapes):
         return None
-    return node.inputs[0] if _is_matrix(node.inputs[0]) or perm is not None else None
+    one, other = (tuple(s.numpy()) for s in shapes if s is not None)
+    return one[0] * other[0] if product.columns else one[1] * other[1]
 
 
 def _is_matrix(value: ir.Value) -> bool:

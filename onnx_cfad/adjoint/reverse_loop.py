@@ -147,15 +147,36 @@ class ReverseLoop:
             return finish(outer, [], [])
         for constant in self.constants:
             graph.initializers.add(constant)
+        count = len(self._results)
+        taped = self._leave_to_tapes(graph)
+
+        def complete(builder: Builder, finals: list[Expr], stacked: list[Expr]) -> list[Expr]:
+            found = iter(stacked)
+            whole = [builder.expr(taped[k]) if k in taped else next(found) for k in range(count)]
+            return finish(builder, finals, whole)
+
         scan = self.can_scan and not any(sliced.sequence for sliced, _ in self._inputs)
         run = self._emit_scan if scan else self._emit_loop
         if positive or not (scan or self._results):
-            return finish(outer, *run(graph, outer, trips))
+            return complete(outer, *run(graph, outer, trips))
 
         def some(builder: Builder) -> list[Expr]:
-            return finish(builder, *run(graph, builder, builder.expr(trips.value)))
+            return complete(builder, *run(graph, builder, builder.expr(trips.value)))
 
         return cond(op.Greater(trips, 0), some, none, name="any_trips")
+
+    def _leave_to_tapes(self, graph: ir.Graph) -> dict[int, ir.Value]:
+        """Takes out the stacked results that only copy a tape that is read backwards; gives the tapes by position."""
+        rows = {entry: sliced.source for sliced, entry in self._inputs if sliced.backwards and not sliced.axis}
+        found: dict[int, ir.Value] = {}
+        for position in reversed(range(len(self._results))):
+            copy = graph.outputs[len(self.states) + position].producer()
+            source = copy.inputs[0] if copy is not None and copy.op_type == "Identity" else None
+            if source in rows and self._stacked[position] == Stacked(0, reverse=True):
+                graph.outputs.pop(len(self.states) + position)
+                del self._results[position], self._stacked[position]
+                found[position] = rows[source]
+        return found
 
     def _emit_scan(self, graph: ir.Graph, outer: Builder, trips: Expr) -> tuple[list[Expr], list[Expr]]:
         sources = [outer.expr(sliced.source) for sliced, _ in self._inputs]
