@@ -123,7 +123,10 @@ def total_of(contribution: Expr) -> Total | None:
 
 
 def contract(product: Product, left: Expr, right: Expr, trips: int | None) -> Expr:
-    """The sum over iterations of ``product``, from its stacked factors ([N, ...] each, N = ``trips`` where that is known)."""
+    """The sum over iterations of ``product``, from its stacked factors ([N, ...] each).
+
+    ``trips`` is N where that is known and all iterations count.
+    """
     if left.rank > 3:
         return _contract_stacks(product, left, right)
     if product.columns:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 _SCAN_BOUNDARY, _LOOP_BOUNDARY = 1.0, 2.0  # copies of a boundary carry: a Scan output, a Loop output (measured)
 _SEGMENT = 2.0  # states alive for each taped byte of a segment, its stacked cotangents included (measured)
 _SHORTEST = 16  # iterations: below, the overhead of the outer loop shows
+_LARGE, _SHORTEST_OF_LARGE = 1 << 18, 4  # bytes of tape an iteration: its own work is far more than that overhead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +82,8 @@ def best_segment(trips: int, carry: int, iteration: int, *, divides: bool, level
     boundary = _SCAN_BOUNDARY if divides else _LOOP_BOUNDARY
     weight = boundary * max(carry, 1) / (_SEGMENT * max(iteration, 1))
     ideal = (trips * weight) ** (1 / levels) if levels == 2 else trips ** (1 / levels)
-    ideal = min(max(ideal, min(_SHORTEST, trips)), trips)
+    shortest = _SHORTEST if iteration < _LARGE else _SHORTEST_OF_LARGE
+    ideal = min(max(ideal, min(shortest, trips)), trips)
     if not divides:
         return max(1, round(ideal))
     size = levels - 1

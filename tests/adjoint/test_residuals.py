@@ -194,3 +194,27 @@ def test_branch_in_a_loop_hands_out_factors_of_weight_gradients() -> None:
     assert len(reversed_if.outputs) == 2  # the cotangent of the carry, and the one factor both branches share
     assert len(body.outputs) == 2
     assert [node.op_type for node in model.graph].count("Compress") == 4
+
+
+def test_stacks_of_matrices_are_contracted_behind_the_loop() -> None:
+    model = differentiated(all_makers()["loop_attends_to_captured_memory"]())
+    loop = [node for node in model.graph if node.op_type == "Scan"][-1]
+    carries = len(loop.inputs) - loop.attributes["num_scan_inputs"].as_int()
+    assert carries == 1  # the cotangent of the carry: no sum of a captured stack
+
+
+def test_factor_that_is_taped_is_not_stacked_again() -> None:
+    """The sine is taped by the forward loop, and is the factor of the gradient by the matrix."""
+    text = """<ir_version: 10, opset_import: ["": 21]> taped (double[2, 3] x, double[3, 3] w) => (double[2, 3] y)
+        <int64 trips = {4}> {
+        y = Loop (trips, , x) <body = body (int64 i, bool going, double[2, 3] h) => (bool again, double[2, 3] next) {
+            again = Identity (going)  s = Sin (h)  p = MatMul (s, w)  next = Mul (p, s)
+        }>
+    }"""
+    model = cfad.vjp(onnx.parser.parse_model(text), wrt=["x", "w"], plan="taped").model
+    forward, reverse = [node for node in model.graph if node.op_type == "Scan"]
+    tapes = {value.name for value in forward.outputs}
+    body = reverse.attributes["body"].as_graph()
+    copies = [node for node in body if node.op_type == "Identity" and node.outputs[0] in body.outputs]
+    assert "tape.s" in tapes
+    assert len(copies) == 0

@@ -277,3 +277,26 @@ def loop_several_wrt(real: str = "double") -> Example:
         z = Sin (unused)
     }"""
     return example(real, text, {"x": (3,), "a": (3,), "b": (3,), "c": (3,), "unused": (2,)}, outputs=("y",))
+
+
+@corpus_model
+def loop_attends_to_captured_memory(real: str = "double") -> Example:
+    """Stacks of matrices from outside, multiplied by rows and by columns that each iteration makes."""
+    text = """(real[2, 3] x, real[2, 4, 3] memory, real[2, 3, 4] keys) => (real[2, 3] y)
+        <int64 trips = {5}, int64[1] one = {1}, int64[1] two = {2}> {
+        y = Loop (trips, , x) <body = body (int64 i, bool going, real[2, 3] h) => (bool again, real[2, 3] next) {
+            again = Identity (going)
+            row = Unsqueeze (h, one)
+            scores = MatMul (row, keys)
+            shares = Softmax <axis = 2> (scores)
+            context = MatMul (shares, memory)
+            flat = Squeeze (context, one)
+            column = Unsqueeze (h, two)
+            matched = MatMul (memory, column)
+            back = MatMul (keys, matched)
+            level = Squeeze (back, two)
+            total = Add (flat, level)
+            next = Sin (total)
+        }>
+    }"""
+    return example(real, text, {"x": (2, 3), "memory": (2, 4, 3), "keys": (2, 3, 4)})
