@@ -23,6 +23,7 @@ from onnx_cfad.numeric.weights_as_inputs import opened
 from onnx_cfad.options import Options
 from onnx_cfad.ports import Feeds, listed
 from onnx_cfad.runtime import Session
+from onnx_cfad.tape_error import TapeError, compare_tapes, narrow_tape, with_exact_tape
 from onnx_cfad.validate_tangents import validate_tangents
 from onnx_cfad.verdict import Row, Validation, is_open
 
@@ -115,6 +116,8 @@ class _Subject:
         outputs: What the original model gives on them.
         cotangents: Of the differentiated outputs.
         remarks: What the reader should know.
+        tape: The element type of a narrow tape; None where tapes are exact.
+        exact: The gradient model with exact tapes instead, where it could be made.
     """
 
     primal: ir.Model
@@ -125,11 +128,22 @@ class _Subject:
     outputs: Mapping[str, Any]
     cotangents: Mapping[str, Array]
     remarks: tuple[str, ...]
+    tape: str | None = None
+    exact: Session | None = None
 
     def extended_at(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """What the gradient model gives."""
-        seeds = {seed: self.cotangents[name] for name, seed in self.interface.names.seeds.items()}
-        return self.extended.run({**feeds, **seeds})
+        return self.extended.run(self._seeded(feeds))
+
+    def tape_error(self, found: Mapping[str, Any]) -> TapeError | None:
+        """What the narrow tape costs at the point that was asked for."""
+        if self.tape is None:
+            return None
+        exact = None if self.exact is None else self.exact.run(self._seeded(self.feeds))
+        return compare_tapes(self.tape, found, exact, list(self.interface.names.gradients.items()))
+
+    def _seeded(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        return {**feeds, **{seed: self.cotangents[name] for name, seed in self.interface.names.seeds.items()}}
 
 
 def _subject(
@@ -152,7 +166,10 @@ def _subject(
     recorded = derived.metadata_props.get("onnx_cfad.source")
     other = recorded is not None and recorded != fingerprint(primal)
     remarks = ("the gradient model says that it was made from another model",) if other else ()
-    return _Subject(primal, interface, original, extended, given, outputs, cotangents, remarks)
+    tape = narrow_tape(derived)
+    remade = None if tape is None or other else with_exact_tape(load(model), derived)
+    exact = None if remade is None else Session(remade.model, threads=1)
+    return _Subject(primal, interface, original, extended, given, outputs, cotangents, remarks, tape, exact)
 
 
 def _cotangent(output: Array, interface: Interface, rng: np.random.Generator) -> Array:
@@ -181,6 +198,9 @@ def _checked(
     subject: _Subject, names: Sequence[str], extent: Extent, *, progress: Progress | None, seed: int
 ) -> Validation:
     extended = subject.extended_at(subject.feeds)
+    tape = subject.tape_error(extended)
+    if tape is not None and extent.rtol is None:
+        extent = dataclasses.replace(extent, at_least=tape.limit)
     gradients = subject.interface.names.gradients
     if not all(is_pure(node) for node in subject.primal.graph):
         unchecked = tuple(unchecked_row(name, extended[gradients[name]]) for name in names)
@@ -204,7 +224,7 @@ def _checked(
         if not pending:
             break
     remarks = (*subject.remarks, *evaluator.remarks)
-    return Validation(tuple(rows[name] for name in names), primal, evaluator.name, remarks, seed)
+    return Validation(tuple(rows[name] for name in names), primal, evaluator.name, remarks, seed, tape)
 
 
 def _points(

@@ -7,6 +7,7 @@ import dataclasses
 from onnx_cfad.errors import ValidationError
 from onnx_cfad.numeric.differences import Outcome
 from onnx_cfad.ports import describe
+from onnx_cfad.tape_error import TapeError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Validation:
         remarks: What else the reader should know.
         seed: Of the random directions and seeds.
         subject: What was checked: "gradient" or "tangent".
+        tape: What a tape in fewer bits costs, where there is one.
     """
 
     rows: tuple[Row, ...]
@@ -90,6 +92,7 @@ class Validation:
     remarks: tuple[str, ...]
     seed: int
     subject: str = "gradient"
+    tape: TapeError | None = None
 
     @property
     def headings(self) -> tuple[str, ...]:
@@ -102,7 +105,7 @@ class Validation:
     def holds(self) -> bool:
         """Whether something was checked and nothing is wrong; one gradient that cannot be told spares the others."""
         wrong = any(row.verdict is Outcome.WRONG for row in self.rows) or not all(row.holds for row in self.primal)
-        return self.checked and not wrong
+        return self.checked and not wrong and (self.tape is None or self.tape.holds)
 
     @property
     def checked(self) -> bool:
@@ -128,6 +131,8 @@ class Validation:
             if not output.holds:
                 what = f"the gradient model gives other values than the original, relative error {output.error:.2g}"
                 raise ValidationError(f"output '{output.name}'", what, remedy)
+        if self.tape is not None and not self.tape.holds:
+            raise ValidationError("tape", str(self.tape), "Use bfloat16 where values exceed 65,504, or an exact tape.")
         if not self.checked:
             raise ValidationError(f"{self.subject}s", f"nothing was checked: {self.conclusion}", self.advice)
 
@@ -154,6 +159,7 @@ class Validation:
         parts += [f"{wrong} wrong"] if wrong else []
         parts += open_
         parts += [f"{len(self.vacuous)} only as zero"] if self.vacuous else []
+        parts += [] if self.tape is None or self.tape.holds else ["the tape costs more than it may"]
         parts += [f"{changed} of {len(self.primal)} primal outputs changed"] if changed else []
         return ", ".join(parts)
 
@@ -170,6 +176,7 @@ class Validation:
     def __str__(self) -> str:
         lines = _table([self.headings, *(cells(row) for row in self.rows)])
         lines += [self.primal_conclusion, f"differences: {self.evaluator}"]
+        lines += [] if self.tape is None else [f"tape: {self.tape}"]
         lines += [f"note: {remark}" for remark in self.remarks]
         lines += [] if self.checked else [f"nothing was checked. {self.advice}"]
         return "\n".join([*lines, self.conclusion])

@@ -52,11 +52,13 @@ class Extent:
         directions: Random directions for each wrt.
         every_element_up_to: Largest number of elements to check one by one.
         rtol: Relative error that holds, between 0 and 1; None for one by element type.
+        at_least: The least of the relative errors by element type: what a tape in fewer bits may cost.
     """
 
     directions: int
     every_element_up_to: int
     rtol: float | None
+    at_least: float = 0.0
 
     def __post_init__(self) -> None:
         if self.directions < 1:
@@ -159,7 +161,8 @@ class Checker:
         Cost: 2 evaluations for each direction and element that holds.
         """
         x = np.asarray(point.feeds[feed])
-        rtol = self.extent.rtol if self.extent.rtol is not None else relative_tolerance(gradient, self.evaluator)
+        by_type = max(relative_tolerance(gradient, self.evaluator), self.extent.at_least)
+        rtol = self.extent.rtol if self.extent.rtol is not None else by_type
         if gradient.shape != x.shape or gradient.dtype != x.dtype:
             found, expected = (describe(a.dtype.name, a.shape) for a in (gradient, x))
             return row_of(name, gradient, f"type {found}, not {expected}", [("type and shape", _mismatch(rtol))], point)

@@ -122,6 +122,7 @@ def validation_table(validation: Validation, *, narrow: bool = False) -> Rendera
         table,
         validation.primal_conclusion,
         _pair("differences", validation.evaluator),
+        *([] if validation.tape is None else [_pair("tape", str(validation.tape))]),
         *(_pair("note", remark) for remark in validation.remarks),
         *([] if validation.checked else [_warning(f"nothing was checked. {validation.advice}")]),
         Text(validation.conclusion, style=style),

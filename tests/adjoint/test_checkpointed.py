@@ -95,9 +95,9 @@ RECURRENT = """(float[2, 512] x, float[8, 2, 16] xs, float[512, 512] w, float[16
 }"""
 
 
-def recurrent(setting: str) -> ir.Model:
+def recurrent(setting: str, trips: int = 8) -> ir.Model:
     options = Options(wrt=("w", "b", "u"), sites=(f"main/scan_0={setting}",))
-    return differentiate(parsed(RECURRENT), options).model
+    return differentiate(parsed(RECURRENT.replace("float[8,", f"float[{trips},")), options).model
 
 
 def bodies(graph: ir.Graph) -> list[ir.Graph]:
@@ -119,11 +119,19 @@ def test_what_an_iteration_adds_of_its_slices_alone_is_added_for_a_segment_at_on
 
 def test_weight_gradient_of_a_segment_is_added_by_its_product() -> None:
     """No second matrix beside the running sum; and the cotangent that two products read is stacked once."""
-    segment = bodies(recurrent("checkpointed(segment=4)").graph)[-1]
+    segment = bodies(recurrent("checkpointed(segment=4)", trips=800).graph)[-1]
     products = [node for node in segment if node.op_type == "Gemm"]
     assert [len(node.inputs) for node in products] == [3, 3]
     reverse = bodies(segment)[1]
     assert len(reverse.outputs) == 3  # the carry's cotangent, the carry handed on, one stack
+
+
+def test_few_bytes_of_factors_are_contracted_once_for_all_segments() -> None:
+    """For 8 iterations the factors are less than three matrices: none is summed from segment to segment."""
+    model = recurrent("checkpointed(segment=4)")
+    carried = [value.shape for value in bodies(model.graph)[-1].outputs if value.shape is not None]
+    assert ir.Shape([512, 512]) not in carried
+    assert [node.op_type for node in model.graph].count("Gemm") == 2
 
 
 def test_keep_is_products_or_nothing() -> None:
