@@ -224,7 +224,7 @@ def _checked(
         if not pending:
             break
     remarks = (*subject.remarks, *evaluator.remarks)
-    return Validation(tuple(rows[name] for name in names), primal, evaluator.name, remarks, seed, tape)
+    return Validation(tuple(rows[name] for name in names), primal, evaluator.name, remarks, seed, tape=tape)
 
 
 def _points(
