@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder
 from onnx_cfad.errors import ModelError
+from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.model import Source, load, normalise
 from onnx_cfad.names import Namer
@@ -37,7 +38,8 @@ def expand_training(model: ir.Model) -> ir.Model:
     infer_types(model)
     for node in list(model.graph.all_nodes()):
         if node.domain == DOMAIN and node.op_type in OPTIMISERS:
-            _expand_optimiser(model, node)
+            with Blamed(node, "its update cannot be written out", model):
+                _expand_optimiser(model, node)
     ExpandGradientOpPass(_gradient, infer_types, _author_name)(model)
     if not any(node.domain == DOMAIN for node in model.graph.all_nodes()):
         model.opset_imports.pop(DOMAIN, None)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnx_cfad.dimension_names import plain_dimension_names
 from onnx_cfad.errors import ModelError
 from onnx_cfad.functions import inline_functions
+from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.specification import made_outputs, specified_body
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.opsets import convert_opset, stamp_versions
@@ -27,10 +29,12 @@ def expand_bodies(model: ir.Model) -> bool:
     if not any((node.domain, node.op_type) in EXPANDED for node in nodes):
         return False
     typed = model.clone()  # inference overwrites what the author declared
+    plain_dimension_names(typed)
     infer_types(typed)
     for node, twin in zip(nodes, list(typed.graph.all_nodes()), strict=True):
         if (node.domain, node.op_type) in EXPANDED:
-            _call_body(model, node, twin)
+            with Blamed(node, "its body cannot be written out", model):
+                _call_body(model, node, twin)
     stamp_versions(model)
     inline_functions(model)
     model.opset_imports.pop(_DOMAIN, None)

@@ -38,6 +38,7 @@ class Program(Protocol):
 Source: TypeAlias = Union[str, "os.PathLike[str]", onnx.ModelProto, ir.Model, Program]
 """Where a model can come from."""
 
+_DATA_FIELDS = ("float_data", "double_data", "int64_data", "int32_data", "uint64_data")
 _MAX_FILE_BYTES = 2**31
 _DATA_TYPES = frozenset(int(dtype) for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED)
 _MAX_NODES = 1_000_000
@@ -195,6 +196,8 @@ def _check_content(tensor: ir.TensorProtocol) -> None:
     else:
         field = onnx.helper.tensor_dtype_to_field(proto.data_type)  # the one that readers of this type look into
         found, wanted, unit = len(getattr(proto, field)), tensor.size, "elements"
+        if any(len(getattr(proto, other)) for other in _DATA_FIELDS if other != field):
+            raise ModelError(f"tensor {tensor.name!r}", f"it holds data in another field than {field}")
         per_element = {ir.DataType.COMPLEX64: 2, ir.DataType.COMPLEX128: 2}.get(tensor.dtype, 1)
         wanted = wanted * per_element if tensor.dtype.bitwidth >= 8 else found
     if any(dimension < 0 for dimension in proto.dims) or found != wanted:

@@ -116,6 +116,8 @@ def _check_attributes(node: ir.Node, schema: onnx.defs.OpSchema, place: str) -> 
         if attribute.type != wanted and not attribute.is_ref():
             what = f"attribute {name!r} is of type {attribute.type.name}, expected {wanted.name}"
             raise ModelError(place, what, _REMEDY)
+        if attribute.type == ir.AttributeType.STRING and isinstance(attribute.value, bytes):
+            raise ModelError(place, f"attribute {name!r} is not valid UTF-8: {attribute.value[:40]!r}", _REMEDY)
     for name, known in schema.attributes.items():
         if known.required and name not in node.attributes:
             raise ModelError(place, f"it has no {name}, an attribute that must be there", _REMEDY)

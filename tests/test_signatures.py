@@ -143,3 +143,22 @@ def test_operands_of_a_wrong_rank_are_blamed_on_the_node() -> None:
     ) as caught:
         cfad.vjp(proto)
     assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("differentiate", [cfad.vjp, cfad.jvp])
+def test_a_declared_size_beyond_all_bounds_is_no_constant(differentiate: Callable[..., cfad.Gradient]) -> None:
+    """The product of the dimensions is 0 in 64 bits."""
+    size = 2**62
+    proto = model(f"m (float[{size},4] x) => (float[{size},4] y) {{ y = Ceil (x) }}")
+    onnx.checker.check_model(differentiate(proto).proto(), full_check=True)
+
+
+def test_dimensions_of_any_name_are_read_before_bodies_are_written_out() -> None:
+    attention = onnx.parser.parse_model(
+        '<ir_version: 12, opset_import: ["": 24, "ai.onnx.preview": 1]>'
+        "m (float[B,2,3,4] q, float[B,2,3,4] k, float[B,2,3,4] v) => (float[B,2,3,4] y)"
+        "{ y = ai.onnx.preview.FlexAttention (q, k, v) }"
+    )
+    for value in (*attention.graph.input, *attention.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "/Loop dim 0"
+    cfad.plan(attention)

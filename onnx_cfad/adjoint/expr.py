@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -510,7 +511,7 @@ def ones_like(x: Expr) -> Expr:
 def full(shape: Expr, number: float, dtype: ir.DataType, builder: Builder, *, like: Expr | None = None) -> Expr:
     """A tensor of ``shape`` (int64 vector) filled with ``number``; a constant where it is small and known."""
     known = shape.const
-    if known is not None and np.prod(known, dtype=np.int64) <= _SMALL:
+    if known is not None and math.prod(known.tolist()) <= _SMALL:  # in whole numbers of any size
         return builder.constant(np.full([int(d) for d in known], number), dtype)
     result = builder.call("Expand", [builder.constant(number, dtype), shape])[0]
     if like is not None and result.value.shape is None:

@@ -17,6 +17,7 @@ from onnx_cfad.adjoint.tangent import push_forward
 from onnx_cfad.adjoint.zeros import zero_cotangent
 from onnx_cfad.errors import CfadError
 from onnx_cfad.graph.activity import Activity
+from onnx_cfad.graph.faults import Blamed, placed
 from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop
 
 
@@ -62,18 +63,17 @@ class ForwardSweep:
         return zero_cotangent(builder.expr(value)) if found is None else found
 
     def _site(self, node: ir.Node, builder: Builder) -> ir.Node:
-        return push_through_loop(self, node, builder) if is_loop(node) else push_through_branch(self, node, builder)
+        with Blamed(node, "it cannot be run forwards with tangents", path=self.sites.path_of(node)):
+            return push_through_loop(self, node, builder) if is_loop(node) else push_through_branch(self, node, builder)
 
     def _operator(self, node: ir.Node, builder: Builder) -> ir.Node:
         given = [None if value is None else self.tangent(value, builder) for value in node.inputs]
         guard = any(value in self.cut for value in node.inputs)
         try:
-            results = push_forward(node, given, builder, guard=guard)
+            with Blamed(node, "its JVP rule fails"):
+                results = push_forward(node, given, builder, guard=guard)
         except CfadError as error:
-            where = self.sites.path_of(node)
-            raise type(error)(
-                where, f"{error.where}: {error.what}" if error.where else error.what, error.remedy
-            ) from error
+            raise placed(self.sites.path_of(node), node, error) from error
         for output, result in zip(node.outputs, results, strict=True):
             if result is not None and self.activity.is_active(output):
                 self.tangents[output] = result.value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,8 +16,8 @@ from onnx_cfad.adjoint.expr import Builder, Expr, Update
 from onnx_cfad.adjoint.records import Records
 from onnx_cfad.errors import CfadError, UnsupportedOp
 from onnx_cfad.graph.activity import Activity
-from onnx_cfad.graph.faults import Blamed
-from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop, label, subgraphs_of
+from onnx_cfad.graph.faults import Blamed, placed
+from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop, subgraphs_of
 from onnx_cfad.graph.types import Types
 from onnx_cfad.rules.registry import NoDerivative, Rule, attributes_of, rule_for
 
@@ -91,7 +92,7 @@ class Sweep:
         except CfadError as error:
             if error.where.startswith("main"):
                 raise
-            raise _at(path, node, error) from error
+            raise placed(path, node, error) from error
 
     def _operator(self, node: ir.Node, cotangents: Cotangents) -> None:
         cts = tuple(cotangents.take(output) for output in node.outputs)
@@ -102,7 +103,7 @@ class Sweep:
             with Blamed(node, "its VJP rule fails"):
                 self._apply(rule, node, cts, cotangents)
         except CfadError as error:
-            raise _at(self.sites.path_of(node), node, error) from error
+            raise placed(self.sites.path_of(node), node, error) from error
 
     def _apply(self, rule: Rule, node: ir.Node, cts: tuple[Expr | None, ...], cotangents: Cotangents) -> None:
         builder = cotangents.builder
@@ -119,10 +120,15 @@ class Sweep:
             if result is not None:
                 cotangents.add(x.value, self._fitted(rule, node, cts[0], x, result))
 
+    def _updated(self, node: ir.Node, update: Update, total: Expr | None) -> Expr:
+        """What ``update``, which is applied after ``node`` was left, makes of the cotangents so far."""
+        with Blamed(node, "its VJP rule fails", path=self.sites.path_of(node)):
+            return update.apply(total)
+
     def _fitted(self, rule: Rule, node: ir.Node, ct: Expr | None, x: Expr, result: Expr | Update) -> Expr | Update:
         """A rule's result made safe against a cut-off pole and summed back to the shape of its input."""
         if isinstance(result, Update):
-            return result
+            return Update(functools.partial(self._updated, node, result))
         pole = (rule.elementwise or node.op_type in _ROWWISE) and node.op_type not in _LINEAR and self._may_be_cut(node)
         if pole and ct is not None and result.value is not ct.value:
             result = guarded(ct, result)
@@ -136,12 +142,6 @@ class Sweep:
         """Whether the cotangent of the node's result may be exactly zero where its derivative is infinite."""
         result, activity = node.outputs[0], self.activity
         return result in activity.cuttable or (node.op_type in _POLES and result in activity.skippable)
-
-
-def _at(path: str, node: ir.Node, error: CfadError) -> CfadError:
-    """``error`` with the path of ``node`` in front."""
-    same = error.where in ("", label(node))
-    return type(error)(path, error.what if same else f"{error.where}: {error.what}", error.remedy)
 
 
 def refuse_missing_rules(graph: ir.Graph, activity: Activity, sites: ControlFlowGraph) -> None:

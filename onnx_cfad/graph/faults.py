@@ -51,3 +51,9 @@ class Blamed:
         if self.path is not None:
             return self.path
         return label(self.node) if self.model is None else control_flow(self.model).path_of(self.node)
+
+
+def placed(path: str, node: ir.Node, error: CfadError) -> CfadError:
+    """``error`` with the path of ``node`` in front."""
+    same = error.where in ("", label(node))
+    return type(error)(path, error.what if same else f"{error.where}: {error.what}", error.remedy)

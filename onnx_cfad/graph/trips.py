@@ -56,11 +56,11 @@ def trip_count(site: LoopSite) -> TripCount:
 
 
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
-    """The constant that ``value`` holds, seen through Identity and Cast; None where the run decides."""
+    """The constant that ``value`` holds, seen through Identity and Cast; None where the run decides, or it is empty."""
     while value is not None:
         tensor = ir.convenience.get_const_tensor(value)
         if tensor is not None:
-            return None if value.is_graph_input() else tensor.numpy()
+            return None if value.is_graph_input() or tensor.size == 0 else tensor.numpy()
         node = value.producer()
         if node is None or node.op_type not in ("Identity", "Cast") or node.domain not in ("", "ai.onnx"):
             return None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.regions import subgraphs_of
 from onnx_cfad.names import Namer
 
@@ -25,15 +26,16 @@ class ExpandSequenceMapPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Expands inner ones first."""
         namer = Namer.of_model(model)
-        return ir.passes.PassResult(model, self._graph(model.graph, namer))
+        return ir.passes.PassResult(model, self._graph(model, model.graph, namer))
 
-    def _graph(self, graph: ir.Graph, namer: Namer) -> bool:
+    def _graph(self, model: ir.Model, graph: ir.Graph, namer: Namer) -> bool:
         changed = False
         for node in list(graph):
             for subgraph in subgraphs_of(node):
-                changed |= self._graph(subgraph, namer)
+                changed |= self._graph(model, subgraph, namer)
             if node.op_type == "SequenceMap" and node.domain in ("", "ai.onnx"):
-                _expand(graph, node, namer)
+                with Blamed(node, "it cannot be written as a Loop", model):
+                    _expand(graph, node, namer)
                 changed = True
         return changed
 
