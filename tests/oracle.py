@@ -192,7 +192,8 @@ def assert_jvp(
     """
     proto = model if isinstance(model, onnx.ModelProto) else node_model(model, feeds, **build)
     wrt = list(wrt) if wrt is not None else [name for name, a in feeds.items() if a.dtype.kind == "f"]
-    emitted = cfad.jvp(proto, wrt=wrt, outputs=outputs).proto()
+    derived = cfad.jvp(proto, wrt=wrt, outputs=outputs)
+    emitted, names = derived.proto(), derived.report
     if check:
         check_emitted(emitted)
     rng = np.random.default_rng(seed)
@@ -204,14 +205,14 @@ def assert_jvp(
             name: np.asarray(rng.standard_normal(feeds[name].shape) * (alone in (None, name))).astype(feeds[name].dtype)
             for name in wrt
         }
-        found = RUNNERS[runner](emitted, {**feeds, **{f"{name}_tangent": t for name, t in tangents.items()}})
+        found = RUNNERS[runner](emitted, {**feeds, **{names.tangents[name]: t for name, t in tangents.items()}})
         for name, expected in base.items():
             np.testing.assert_array_equal(found[name], expected, err_msg=f"primal output {name} changed")
         size = step or min({"float64": 1e-6, "float32": 1e-2, "float16": 5e-2}[t.dtype.name] for t in tangents.values())
         moved = [{n: np.asarray(feeds[n] + s * t, t.dtype) for n, t in tangents.items()} for s in (size, -size)]
         ahead, behind = (primal(proto, {**feeds, **each}) for each in moved)
-        for name in [n[: -len("_tangent")] for n in found if n.endswith("_tangent")]:
-            tangent = found[f"{name}_tangent"]
+        for name, given in names.pushed.items():
+            tangent = found[given]
             assert tangent.shape == base[name].shape, f"{name}: tangent {tangent.shape}, output {base[name].shape}"
             assert tangent.dtype == base[name].dtype
             numeric = (ahead[name].astype(np.float64) - behind[name].astype(np.float64)) / (2 * size)
