@@ -335,7 +335,7 @@ def print_plan(
     if output is not None and str(output) != "-":
         write_text(output, found.to_json() + "\n", sources=[model, *files(load(model))])
     if as_json or str(output) == "-":
-        typer.echo(found.to_json())
+        typer.echo(found.to_json(with_warnings=as_json))
     else:
         show(plan_table(found))
 

@@ -52,7 +52,7 @@ class SiteReport:
     kind: str
     trips: str
     adjoint: str
-    bytes: int | None = None
+    bytes: int | str | None = None
     reason: str = ""
 
 
@@ -287,7 +287,7 @@ def _site_reports(sites: ControlFlowGraph, adjoints: Plan) -> tuple[SiteReport, 
                     site.node.op_type,
                     trips,
                     written(adjoints[site.path]),
-                    adjoints.decisions[site.path].bytes,
+                    adjoints.decisions[site.path].told,
                     adjoints.decisions[site.path].reason,
                 )
             )

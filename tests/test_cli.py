@@ -146,6 +146,14 @@ class TestTransform:
         result = call("transform", loop, "--plan", "checkpointed", "--segment", 2, "--json")
         assert json.loads(result.stdout)["sites"][0]["adjoint"] == "checkpointed(segment=2,levels=2)"
 
+    @pytest.mark.parametrize("limit", ["inf", "nan", "-1", "0"])
+    @pytest.mark.parametrize("option", ["--clip-value", "--clip-norm"])
+    def test_limits_out_of_range_are_refused(self, loop: Path, option: str, limit: str) -> None:
+        result = call("transform", loop, f"{option}={limit}")
+        assert result.exit_code == 2
+        assert "expected a finite number above 0" in result.stderr
+        assert not loop.with_name("loop.grad.onnx").exists()
+
     def test_options_without_effect_are_told(self, loop: Path) -> None:
         given = ("--plan", "taped", "--segment", 2, "--levels", 2)
         expected = [
@@ -153,6 +161,8 @@ class TestTransform:
             "levels has no effect: no loop is checkpointed",
         ]
         assert json.loads(call("transform", loop, *given, "--json").stdout)["warnings"] == expected
+        assert json.loads(call("plan", loop, *given, "--json").stdout)["warnings"] == expected
+        assert json.loads(call("plan", loop, "--json").stdout)["warnings"] == []
         assert all(f"warning: {text}" in call("plan", loop, *given).stdout for text in expected)
         assert "no effect" not in call("plan", loop, "--plan", "checkpointed", "--segment", 2, "--trips", 9).stdout
 

@@ -8,8 +8,10 @@ PyTorch's: ``value`` clamps elements, ``norm`` scales by ``min(1, norm / (total 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
+import ml_dtypes
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Expr, op, where
@@ -38,8 +40,9 @@ class Clipping:
     def __post_init__(self) -> None:
         for name in ("value", "norm"):
             limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise PlanError(f"clip_{name} {limit}", "expected a number above 0", "Leave it out for no clipping.")
+            if limit is not None and not 0 < limit < math.inf:
+                what = "expected a finite number above 0"
+                raise PlanError(f"clip_{name} {limit}", what, "Leave it out for no clipping.")
         if self.carries and self.value is None and self.norm is None:
             raise PlanError("clip_carries", "there is no limit to clip to", "Give clip_value or clip_norm too.")
 
@@ -72,15 +75,28 @@ class Clipping:
     def _cleaned(self, x: Expr) -> Expr:
         result = where(op.IsNaN(x), 0, x) if self.replace_nan else x
         if self.value is not None:
-            result = _clamped(result, self.value)
+            result = _clamped(result, _in_type("value", self.value, x.dtype))
         return _like(result, x)
 
     def _scale(self, total: Expr) -> Expr:
         """The factor that brings ``total`` down to the norm; NaN stays NaN."""
         assert self.norm is not None
-        return where(
-            op.Greater(total, self.norm), op.Div(self.norm, op.Add(total, _EPSILON)), op.Add(op.Mul(total, 0), 1)
-        )
+        norm = _in_type("norm", self.norm, total.dtype)
+        return where(op.Greater(total, norm), op.Div(norm, op.Add(total, _EPSILON)), op.Add(op.Mul(total, 0), 1))
+
+
+def _in_type(name: str, limit: float, dtype: ir.DataType) -> float:
+    """``limit`` as it is in an element type: the largest number where it is beyond that.
+
+    Raises:
+        PlanError: It is 0 in that type, which would make every gradient 0.
+    """
+    kind = dtype.numpy()
+    most, least = float(ml_dtypes.finfo(kind).max), float(ml_dtypes.finfo(kind).smallest_subnormal)
+    if limit < least:
+        what = f"it is 0 in {dtype.name.lower()}, whose least number above 0 is {least:.2g}"
+        raise PlanError(f"clip_{name} {limit}", what, "Give a greater limit.")
+    return min(limit, most)
 
 
 def _clamped(x: Expr, limit: float) -> Expr:

@@ -13,6 +13,7 @@ from onnx_cfad.graph.regions import LoopSite, branch_site, is_branch, is_loop, l
 from onnx_cfad.graph.trips import trip_count
 
 SYMBOLIC_DIM = 1  # elements counted along a dimension that only the run knows: a plan gives way to certain sizes only
+UNKNOWN_SHAPE = 1 << 12  # bytes that a choice counts for a value of unknown rank: 1,024 elements of float32
 
 _COPIES = frozenset(
     (
@@ -53,20 +54,34 @@ Measured = Mapping[ir.Node, int]
 """Iterations of loops, from a profile."""
 
 
-def loop_cost(node: ir.Node, assumed_trips: int, measured: Measured | None = None) -> LoopCost:
-    """The cost of the loop ``node``, where trip counts that nothing tells count as ``assumed_trips``."""
+def loop_cost(
+    node: ir.Node, assumed_trips: int, measured: Measured | None = None, unknown: int = UNKNOWN_SHAPE
+) -> LoopCost:
+    """The cost of the loop ``node``.
+
+    Args:
+        node: A Loop or Scan.
+        assumed_trips: Iterations of a loop of which nothing is known.
+        measured: Iterations of loops that a profile knows.
+        unknown: Bytes that a value of unknown shape counts as; 0 for what is certain.
+    """
     site, measured = loop_site(node), measured or {}
     trips, assumed = _trips(site, assumed_trips)
     if assumed and node in measured:
         trips, assumed = measured[node], False
-    carry = sum(bytes_of(c.entry) for c in site.carries if carries_derivative(c.entry))
-    return LoopCost(trips, assumed, carry, carry + tape_bytes(site.body, assumed_trips, measured))
+    carry = sum(bytes_of(c.entry, unknown) for c in site.carries if carries_derivative(c.entry))
+    return LoopCost(trips, assumed, carry, carry + tape_bytes(site.body, assumed_trips, measured, unknown))
 
 
-def bytes_of(value: ir.Value) -> int:
-    """Bytes of a tensor, with ``SYMBOLIC_DIM`` for each dimension that is not a number; 0 where the rank is unknown."""
+def bytes_of(value: ir.Value, unknown: int = UNKNOWN_SHAPE) -> int:
+    """Bytes of a tensor, or of one element of a list.
+
+    Args:
+        value: A dimension that is no number counts as ``SYMBOLIC_DIM``.
+        unknown: Bytes where the rank is unknown.
+    """
     if value.shape is None or value.dtype is None:
-        return 0
+        return unknown
     count = int(np.prod([d if isinstance(d, int) else SYMBOLIC_DIM for d in value.shape.dims], dtype=np.int64))
     return int(np.ceil(count * value.dtype.itemsize))
 
@@ -78,15 +93,17 @@ def _trips(site: LoopSite, assumed: int) -> tuple[int, bool]:
     return (min(count.bound, assumed) if count.bound is not None else assumed), True
 
 
-def tape_bytes(nodes: Iterable[ir.Node], assumed_trips: int, measured: Measured | None = None) -> int:
+def tape_bytes(
+    nodes: Iterable[ir.Node], assumed_trips: int, measured: Measured | None = None, unknown: int = UNKNOWN_SHAPE
+) -> int:
     """Bytes of what a reverse pass over ``nodes`` may read, at most."""
     total = 0
     for node in nodes:
         if is_loop(node):
-            inner = loop_cost(node, assumed_trips, measured)
+            inner = loop_cost(node, assumed_trips, measured, unknown)
             total += inner.trips * inner.iteration
         elif is_branch(node):
-            total += max(tape_bytes(branch, assumed_trips, measured) for branch in branch_site(node).branches)
+            total += max(tape_bytes(b, assumed_trips, measured, unknown) for b in branch_site(node).branches)
         elif node.op_type not in _COPIES:
-            total += sum(bytes_of(output) for output in node.outputs if carries_derivative(output))
+            total += sum(bytes_of(output, unknown) for output in node.outputs if carries_derivative(output))
     return total

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnx_cfad.graph.signs import Sign, constant_of, sign_of
+from onnx_cfad.graph.signs import Sign, sign_of
+from onnx_cfad.graph.trips import constant_of
 
 _DEEP = 64  # nodes followed upwards
 _MANY = 256  # terms of a sum that are looked at

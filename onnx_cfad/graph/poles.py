@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import onnx_ir as ir
 
 from onnx_cfad.graph.norms import is_norm
-from onnx_cfad.graph.signs import Sign, constant_of, sign_of
+from onnx_cfad.graph.signs import Sign, sign_of
+from onnx_cfad.graph.trips import constant_of
 
 _AT_ONE = {"Asin": "-1 and 1", "Acos": "-1 and 1", "Atanh": "-1 and 1", "Acosh": "1"}
 IsActive = Callable[[ir.Value | None], bool]

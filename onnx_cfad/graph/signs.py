@@ -7,6 +7,8 @@ import enum
 import numpy as np
 import onnx_ir as ir
 
+from onnx_cfad.graph.trips import constant_of
+
 
 class Sign(enum.IntEnum):
     """What is certain about every element of a value, in exact arithmetic; a greater one includes the lesser ones."""
@@ -25,12 +27,6 @@ _OF_FIRST = frozenset(
     ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand", "Slice", "Gather")
     + ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "Sqrt", "Tile", "Split")
 )
-
-
-def constant_of(value: ir.Value | None) -> np.ndarray | None:
-    """The constant that ``value`` is, in whatever scope it stands; None where it is none."""
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    return None if tensor is None or value is None or value.is_graph_input() else tensor.numpy()
 
 
 def sign_of(value: ir.Value | None, depth: int = _DEEP) -> Sign:

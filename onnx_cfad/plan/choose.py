@@ -22,7 +22,7 @@ from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.unrolled import Unrolled
 from onnx_cfad.errors import PlanError
 from onnx_cfad.graph.activity import carries_derivative
-from onnx_cfad.graph.cost import LoopCost, Measured, bytes_of, loop_cost, tape_bytes
+from onnx_cfad.graph.cost import UNKNOWN_SHAPE, LoopCost, Measured, bytes_of, loop_cost, tape_bytes
 from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.maskable import why_not_masked
 from onnx_cfad.graph.products import dear_products
@@ -152,7 +152,9 @@ def _decide(
     """Decides for a loop and the loops inside it, within ``budget`` bytes."""
     cost = loop_cost(site.node, options.trips, measured)
     decision = _loop(site, cost, options, asked.get(site.path), budget)
-    decisions[site.path] = decision
+    known = loop_cost(site.node, options.trips, measured, unknown=0)
+    certain = _bytes(decision.adjoint, known, site, unknown=0)
+    decisions[site.path] = _told(decision, certain, unsized=known.iteration < cost.iteration)
     adjoint = decision.adjoint
     held = max(cost.trips, 1)
     if isinstance(adjoint, Implicit):
@@ -161,6 +163,13 @@ def _decide(
         held = adjoint.segment or best_length(max(cost.trips, 1))
     for inner in (s for region in site.regions for s in _loops_in(region.sites)):
         _decide(inner, options, asked, decisions, max(budget // max(held, 1), 1), measured)
+
+
+def _told(decision: Decision, certain: int | None, *, unsized: bool) -> Decision:
+    """``decision``, which says what is certain of its bytes where sizes are not known."""
+    counted = unsized and decision.reason != "as asked"
+    note = f"; what has no known shape counts {UNKNOWN_SHAPE:,} bytes" if counted else ""
+    return dataclasses.replace(decision, certain=certain, reason=decision.reason + note)
 
 
 def _loops_in(sites: tuple[Site, ...]) -> list[Site]:
@@ -207,9 +216,9 @@ def _implicit(site: Site, options: Options) -> Decision | None:
     return Decision(adjoint, _held(site), f"{point}; its initial value gets no gradient where it converges")
 
 
-def _held(site: Site) -> int:
+def _held(site: Site, unknown: int = UNKNOWN_SHAPE) -> int:
     """Bytes of a loop's results, which are all that an implicit gradient keeps of it."""
-    return sum(bytes_of(c.final) for c in loop_site(site.node).carries if carries_derivative(c.final))
+    return sum(bytes_of(c.final, unknown) for c in loop_site(site.node).carries if carries_derivative(c.final))
 
 
 def _is_tight(threshold: ir.Value) -> bool:
@@ -238,11 +247,11 @@ def _kept(site: Site) -> int:
     return sum(map(bytes_of, dear_products(loop_site(site.node).body)))
 
 
-def _bytes(adjoint: Adjoint, cost: LoopCost, site: Site) -> int | None:
+def _bytes(adjoint: Adjoint, cost: LoopCost, site: Site, unknown: int = UNKNOWN_SHAPE) -> int | None:
     if isinstance(adjoint, Unrolled):
         return None
     if isinstance(adjoint, Implicit):
-        return _held(site)
+        return _held(site, unknown)
     if isinstance(adjoint, Checkpointed):
         segment = adjoint.segment or best_length(max(cost.trips, 1))
         kept = cost.trips * _kept(site) if adjoint.keep else 0
@@ -319,9 +328,20 @@ class _Branches:
         return trips
 
     def decide(self, site: Site, held: int, *, in_loop: bool) -> Decision:
+        branch = branch_site(site.node)
+        decision = self.decide_by(site, held, self.sizes(branch), in_loop=in_loop)
+        mask = held if in_loop else 0
+        known = self.sizes(branch, unknown=0)
+        certain = _branch_bytes(decision.adjoint, known, held, mask, in_loop=in_loop)
+        return _told(decision, certain, unsized=known != self.sizes(branch))
+
+    def sizes(self, branch: BranchSite, unknown: int = UNKNOWN_SHAPE) -> list[int]:
+        """Bytes of the residuals of each branch."""
+        return [tape_bytes(graph, self.options.trips, self.measured, unknown) for graph in branch.branches]
+
+    def decide_by(self, site: Site, held: int, sizes: list[int], *, in_loop: bool) -> Decision:
         branch, asked = branch_site(site.node), self.asked.get(site.path)
         mask = held if in_loop else 0  # bytes: one for each execution; outside loops the predicate is there anyway
-        sizes = [tape_bytes(graph, self.options.trips, self.measured) for graph in branch.branches]
         if asked is not None:
             return Decision(asked, _branch_bytes(asked, sizes, held, mask, in_loop=in_loop), "as asked")
         rules = BRANCHES[self.options.target]

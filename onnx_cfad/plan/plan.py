@@ -38,11 +38,20 @@ class Decision:
         adjoint: How it is run backwards.
         bytes: Tape bytes expected at the worst moment; None where nothing is taped.
         reason: Why.
+        certain: The part of ``bytes`` that known shapes make, where values of unknown shape count too.
     """
 
     adjoint: Adjoint
     bytes: int | None
     reason: str
+    certain: int | None = None
+
+    @property
+    def told(self) -> int | str | None:
+        """``bytes`` as it is told: a number, or that it is unknown, or at least a number."""
+        if self.certain is None or self.certain == self.bytes:
+            return self.bytes
+        return f"at least {self.certain}" if self.certain else "unknown"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +63,7 @@ class Plan:
         hot: With a profile: the branches that were taken, the most often taken first. A target compiles them in this
             order.
         cold: With a profile: the branches that no run took. A target compiles them on first use.
-        warnings: Options that were given and decide nothing; not part of the JSON.
+        warnings: Options that were given and decide nothing; not part of the JSON that is given back.
     """
 
     decisions: Mapping[str, Decision]
@@ -76,14 +85,16 @@ class Plan:
         lines += [f"never taken: {', '.join(self.cold)}"] if self.cold else []
         return "\n".join(lines) or "no control flow"
 
-    def to_json(self) -> str:
-        """The plan as JSON text, sites in model order."""
+    def to_json(self, *, with_warnings: bool = False) -> str:
+        """The plan as JSON text, sites in model order; ``with_warnings`` also what it warns of."""
         sites = {
-            path: {"adjoint": written(d.adjoint), "bytes": d.bytes, "reason": d.reason}
+            path: {"adjoint": written(d.adjoint), "bytes": d.told, "reason": d.reason}
             for path, d in self.decisions.items()
         }
         branches = {"hot": list(self.hot), "cold": list(self.cold)} if self.hot or self.cold else None
-        return json.dumps({"version": 1, "sites": sites, **({"branches": branches} if branches else {})}, indent=2)
+        further = {"branches": branches} if branches else {}
+        further |= {"warnings": list(self.warnings)} if with_warnings else {}
+        return json.dumps({"version": 1, "sites": sites, **further}, indent=2)
 
 
 def plan_from_json(text: str) -> dict[str, Adjoint]:

@@ -49,10 +49,7 @@ def report_table(report: Report, target: Path) -> RenderableType:
 
 def plan_table(plan: Plan) -> RenderableType:
     """The adjoint of every site, the bytes of tape expected, and the reason."""
-    rows = [
-        (path, written(d.adjoint), "-" if d.bytes is None else format_bytes(d.bytes), d.reason)
-        for path, d in plan.decisions.items()
-    ]
+    rows = [(path, written(d.adjoint), _tape(d.told), d.reason) for path, d in plan.decisions.items()]
     table = _table(("site", "adjoint", "tape", "because"), rows) if rows else Text("no control flow")
     return Group(table, *map(_warning, (*(f"never taken: {path}" for path in plan.cold), *plan.warnings)))
 
@@ -80,8 +77,15 @@ def _share(count: BranchCount) -> str:
 
 
 def _plan_row(site: SiteReport) -> tuple[str, ...]:
-    tape = "-" if site.bytes is None else format_bytes(site.bytes)
-    return (site.path, site.kind, site.trips or "-", site.adjoint, tape, site.reason)
+    return (site.path, site.kind, site.trips or "-", site.adjoint, _tape(site.bytes), site.reason)
+
+
+def _tape(told: int | str | None) -> str:
+    """Bytes of tape: a number, ``unknown``, ``at least`` a number, or a dash where nothing is taped."""
+    if isinstance(told, str):
+        words, _, number = told.rpartition(" ")
+        return f"{words} {format_bytes(int(number))}" if words else told
+    return "-" if told is None else format_bytes(told)
 
 
 def inspection_tree(inspection: Inspection) -> RenderableType:

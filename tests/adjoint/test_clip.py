@@ -90,7 +90,26 @@ def test_nan_is_kept_unless_replaced() -> None:
         np.testing.assert_allclose(replaced, [0.0, 0.25])
 
 
-@pytest.mark.parametrize("options", [{"clip_value": 0.0}, {"clip_norm": -1.0}, {"clip_carries": True}])
+LIMITS = [float("inf"), float("nan"), -float("inf"), -1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "options", [{"clip_carries": True}, *({name: x} for name in ("clip_value", "clip_norm") for x in LIMITS)]
+)
 def test_limits_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(cfad.PlanError):
         cfad.vjp(model(), **options)
+
+
+@pytest.mark.parametrize("name", ["clip_value", "clip_norm"])
+def test_limit_is_one_of_the_element_type(name: str) -> None:
+    half = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float16[2] x) => (float16[2] y) { y = Mul (x, x) }'
+    )
+    feeds = {"x": np.array([3.0, -4.0], np.float16), "y_grad": np.ones(2, np.float16)}
+    large: dict[str, Any] = {name: 1e300}
+    small: dict[str, Any] = {name: 1e-60}
+    found = run_ort(cfad.vjp(half, **large).proto(), feeds)["x_grad"]
+    np.testing.assert_array_equal(found, np.array([6.0, -8.0], np.float16))
+    with pytest.raises(cfad.PlanError, match=f"{name} 1e-60: it is 0 in float"):
+        cfad.vjp(half, **small)
