@@ -4,12 +4,13 @@
 """Time until a gradient can run: loops kept against loops written out.
 
 The unrolled networks have 6,000 and 76,000 nodes, their gradients more. ONNX Runtime takes longer than linear time
-to create such a session, so an attempt is ended after ``LIMIT`` seconds of CPU time, which is then a lower bound. At
+to create such a session, so an attempt is ended after ``--limit`` seconds of CPU time, which is then a lower bound. At
 a small N the gradients of both forms are run and compared.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import resource
@@ -29,31 +30,34 @@ LIMIT = 240  # seconds
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--limit", type=int, default=LIMIT, help="seconds of CPU time for an attempt")
+    limit = parser.parse_args().limit
     bench = Bench("unrolled_gradient")
     for few in (recurrent.case("loop", FEW, width=32), gnmt.case("additive", FEW, width=32)):
         flat = dataclasses.replace(few, model=unrolled(few.model))
         systems = [forward(few), ours(few, "loops", plan="taped"), ours(flat, "unrolled")]
         bench.measure(few, systems, rounds=1, at_most=2)
     for case in (recurrent.case("loop", STEPS, width=8, inputs=4), gnmt.case("additive", STEPS)):
-        kept, _ = _time(bench, case, "loops", case.model)
-        written, ended = _time(bench, case, "unrolled", unrolled(case.model))
+        kept, _ = _time(bench, case, "loops", case.model, limit)
+        written, ended = _time(bench, case, "unrolled", unrolled(case.model), limit)
         least = " (ended: a lower bound)" if ended else ""
         bench.claim(f"{case.name}: unrolled, times the loops' CPU time{least}", written / kept, at_least=TIMES)
     bench.finish()
 
 
-def _time(bench: Bench, case: Case, name: str, model: onnx.ModelProto) -> tuple[float, bool]:
+def _time(bench: Bench, case: Case, name: str, model: onnx.ModelProto, limit: int) -> tuple[float, bool]:
     """CPU seconds of transformation and session creation in a fresh process, and whether the process was ended."""
     path = case.folder / f"{name}.onnx"
     onnx.save(model, path)
     command = [sys.executable, str(HERE / "ready.py"), str(path), str(case.folder / f"{name}.grad.onnx"), *case.wrt]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=_limit)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=lambda: _limit(limit))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     stages = {line["stage"]: line for line in map(json.loads, done.stdout.splitlines())}
     ended = "session" not in stages
     took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    if ended and took < LIMIT - 1:
+    if ended and took < limit - 1:
         raise RuntimeError(f"{name} on {case.name}: exit code {done.returncode}\n{done.stderr[-2000:]}")
     total = took - stages["start"]["process_s"] if ended else stages["transform"]["cpu_s"] + stages["session"]["cpu_s"]
     figures = {f"{stage}_cpu_s": line["cpu_s"] for stage, line in stages.items() if "cpu_s" in line}
@@ -62,8 +66,8 @@ def _time(bench: Bench, case: Case, name: str, model: onnx.ModelProto) -> tuple[
     return total, ended
 
 
-def _limit() -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
+def _limit(seconds: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
 
 
 if __name__ == "__main__":
