@@ -1,5 +1,5 @@
-# Claim: none. Prints where the time of two gradients goes that miss a bar: the kernels of a checkpointed run, in parts of
-# all kernel time, by operator and by what it is for (forward, replay, reverse), from ONNX Runtime's profiler.
+# Claim: none. Prints where the time of two gradients that miss a bar goes: the kernels of a run, as parts of all
+# kernel time, by operator and by what it is for (forward, replay, reverse), from ONNX Runtime's profiler.
 """Kernel times of checkpointed gradients: W2 (N = 2,000) and W6 (additive attention, S = 100)."""
 
 from __future__ import annotations
