@@ -219,9 +219,10 @@ def _reverse(
         results = sweep.clipping.gradients(results)
     told = convergence_outputs(sweep.diagnostics, builder, warnings) if implicit_outputs else {}
     builder.append_to(model.graph)
+    made = frozenset(builder.nodes)
     for value, result in zip(selection.wrt, results, strict=True):
         name = names.gradients[value.name or ""]
-        model.graph.outputs.append(named_output(model.graph, value, name, result, builder.namer))
+        model.graph.outputs.append(named_output(model.graph, value, name, result, builder.namer, made))
     model.graph.outputs.extend(told)
     record_diagnostics(model, {value.name or "": path for value, path in told.items()})
     return warnings
@@ -256,11 +257,18 @@ def _gradient(value: ir.Value, cotangents: Cotangents, builder: Builder, warning
     return zeros_like(builder.expr(value))
 
 
-def named_output(graph: ir.Graph, value: ir.Value, name: str, result: Expr, namer: Namer) -> ir.Value:
-    """A graph output called ``name``, of the type and shape of ``value``, that holds ``result``."""
-    copy = ir.Node("", "Identity", [result.value], name=namer.fresh(f"{name}/output"))
-    graph.append(copy)
-    output = copy.outputs[0]
+def named_output(
+    graph: ir.Graph, value: ir.Value, name: str, result: Expr, namer: Namer, made: frozenset[ir.Node] = frozenset()
+) -> ir.Value:
+    """A graph output called ``name``, of the type and shape of ``value``, that holds ``result``.
+
+    What the reverse pass made takes the name itself; a value of the primal, a constant or another output is copied.
+    """
+    output = result.value
+    if output.producer() not in made or output.is_graph_output():
+        copy = ir.Node("", "Identity", [output], name=namer.fresh(f"{name}/output"))
+        graph.append(copy)
+        output = copy.outputs[0]
     output.name, output.type, output.shape = name, value.type, value.shape
     return output
 

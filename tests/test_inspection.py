@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import onnx_cfad as cfad
 from onnx_cfad.errors import ModelError
 from onnx_cfad.inspection import SiteInspection, ValueReport, inspect
 from onnx_cfad.options import Options
 from tests.onnx_text import LOOP, model
+from tests.oracle import run_ort
 
 
 def names(values: tuple[ValueReport, ...]) -> list[str]:
@@ -84,3 +87,35 @@ def test_model_is_not_changed() -> None:
     before = proto.SerializeToString()
     inspect(proto)
     assert proto.SerializeToString() == before
+
+
+MASKED = """g (float[N] x, float[N] d) => (float[N] y, float[N] z) <float zero = {0.0}, float half = {0.5}> {
+    c = Greater (x, zero)
+    s = Sqrt (x)
+    y = Where (c, s, x)
+    e = Div (x, half)
+    z = Div (e, d)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("branch", "slope"),
+    [
+        ("s = Sqrt (x)", 0.25), ("s = Log (x)", 0.25), ("s = Reciprocal (x)", -0.0625), ("s = Pow (x, half)", 0.25),
+        ("r = Sqrt (x) s = Mul (r, x)", 3.0), ("r = Log (x) q = Exp (r) s = Neg (q)", -1.0),
+        ("r = Div (half, x) s = Sqrt (r)", -0.04419417), ("i = Neg (x) r = Sqrt (x) s = Div (i, r)", -0.25),
+    ],
+)  # fmt: skip
+def test_what_a_mask_cut_off_contributes_nothing(branch: str, slope: float) -> None:
+    """The derivative of where(x > 0, f(x), x): 1 at 0 and below, whatever f does there; that of f at 4."""
+    text = (
+        MASKED.replace("float[", "double[")
+        .replace("<float zero", "<double zero")
+        .replace(", float half", ", double half")
+    )
+    text = text.replace(" d) =>", " d) =>").replace("s = Sqrt (x)", branch)
+    found = run_ort(
+        cfad.vjp(model(text), wrt=["x"], outputs=["y"]).proto(),
+        {"x": np.array([0.0, 4.0, -1.0]), "d": np.ones(3), "y_grad": np.ones(3)},
+    )
+    np.testing.assert_allclose(found["x_grad"], [1.0, slope, 1.0], rtol=1e-6)

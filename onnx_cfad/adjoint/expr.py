@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx_cfad.adjoint.folding import folded
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.regions import captured_by, subgraphs_of
 from onnx_cfad.names import Namer
@@ -49,6 +50,7 @@ class Builder:
         self.opset = opset
         self.nodes: list[ir.Node] = []
         self.initializers: list[ir.Value] = []
+        self._own: set[ir.Value] = set()
         self._known: dict[Any, tuple[Expr, ...]] = {}
         self._constants: dict[Any, ir.Value] = {}
 
@@ -86,6 +88,7 @@ class Builder:
             tensor = ir.Tensor(array, dtype=dtype, name=name)
             initializer = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(dtype), const_value=tensor)
             self.initializers.append(initializer)
+            self._own.add(initializer)
             self._constants[key] = initializer
         return Expr(self._constants[key], self)
 
@@ -116,6 +119,9 @@ class Builder:
         key = _key(domain, op_type, values, attributes, outputs)
         if key is not None and key in self._known:
             return self._known[key]
+        known = self._folded(op_type, values, attributes) if domain == "" else None
+        if known is not None:
+            return (known,)
         node = ir.Node(
             domain,
             op_type,
@@ -175,6 +181,24 @@ class Builder:
         """A fresh value to serve as an input of the subgraph under construction."""
         value = ir.Value(name=self.namer.fresh(hint), type=type_, shape=shape)
         return Expr(value, self)
+
+    def _folded(self, op_type: str, values: Sequence[ir.Value | None], attributes: dict[str, Any]) -> Expr | None:
+        """The result where it is a constant: of constants recorded here, or one that changes nothing."""
+        if op_type == "Mul":
+            for one, other in (values, values[::-1]):
+                if other is not None and self._is_one(one):
+                    return Expr(other, self)
+        tensors = [v.const_value if v is not None and v in self._own else None for v in values]
+        arrays = [tensor.numpy() for tensor in tensors if tensor is not None]
+        if not arrays or len(arrays) < len(tensors):
+            return None
+        result = folded(op_type, arrays, attributes)
+        return None if result is None else self.constant(result, tensors[0].dtype if tensors[0] else None)
+
+    def _is_one(self, value: ir.Value | None) -> bool:
+        """Whether ``value`` is the number 1 of no axes, recorded here."""
+        tensor = value.const_value if value is not None and value in self._own else None
+        return tensor is not None and not tensor.shape.rank() and bool(tensor.numpy() == 1)
 
     def _operands(self, inputs: Sequence[Operand]) -> list[ir.Value | None]:
         while inputs and inputs[-1] is None:

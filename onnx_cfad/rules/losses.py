@@ -53,6 +53,11 @@ def softmax_cross_entropy_loss(
     log_prob = shaped(op.LogSoftmax(scores, axis=1), scores) if given is None or not given.value.name else given
 
     def by_scores() -> Expr:
+        if log_prob_ct is None and loss_ct is not None and weights is None and ignore_index is None:
+            # Every element has one label, so the cotangent of the log probabilities sums to minus its share.
+            share = _share(loss_ct, log_prob, labels, None, None, reduction)
+            chosen = _chosen(log_prob, labels, None)
+            return op.Softmax(scores, axis=1) * share - where(chosen, share, 0)
         parts = [] if log_prob_ct is None else [log_prob_ct]
         if loss_ct is not None:
             parts.append(_by_log_prob(loss_ct, log_prob, labels, weights, ignore_index, reduction))

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, Update, op
 from onnx_cfad.rules.correlation import spread
-from onnx_cfad.rules.reductions import nonzero_norm
+from onnx_cfad.rules.reductions import nonzero_norm, per_element
 from onnx_cfad.rules.registry import vjp
 from onnx_cfad.rules.scatter_add import scatter_add
 from onnx_cfad.rules.windows import Size, Window, size_of, sliding, vector
@@ -147,9 +147,7 @@ def _spread_planes(ct: Expr, x: Expr, windows: Sequence[Window], kernel_shape: S
 
 @vjp("GlobalAveragePool")
 def global_average_pool(ct: Expr, y: Expr, x: Expr) -> Expr:
-    length = op.Div(x.size, y.size)
-    wide = ir.DataType.FLOAT if ct.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else ct.dtype
-    return (ct.cast(wide) / length.cast(wide)).cast(ct.dtype).expand(x.shape)
+    return per_element(ct, y, x).expand(x.shape)
 
 
 @vjp("LpPool")
