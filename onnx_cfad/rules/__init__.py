@@ -28,6 +28,7 @@ from onnx_cfad.rules import (
     regions,  # noqa: F401
     resize,  # noqa: F401
     rnn,  # noqa: F401
+    roi_align,  # noqa: F401
     scattering,  # noqa: F401
     sequences,  # noqa: F401
     shape,  # noqa: F401

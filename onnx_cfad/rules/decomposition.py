@@ -45,16 +45,7 @@ def _through(
 ) -> tuple[Callable[[], Expr | None], ...]:
     outputs = y if isinstance(y, tuple) else (y,)
     cts = ct if isinstance(ct, tuple) else (ct,)
-    node = outputs[0].value.producer()
-    assert node is not None  # the node that the rule is called for
-
-    @functools.cache
-    def results() -> list[Expr | None]:
-        builder = outputs[0].builder
-        model, kept = _written_out(function, node, xs, builder)
-        reached = [None if ct is None or index not in kept else ct for index, ct in enumerate(cts)]
-        return Body(model, kept, xs, builder).pulled_back(reached)
-
+    results = functools.cache(lambda: pulled_through(function, cts, outputs, xs))
     return tuple((lambda index=index: results()[index]) for index in range(len(xs)))
 
 
@@ -63,6 +54,17 @@ def _body(
 ) -> tuple[Sequence[ir.Node], Mapping[int, ir.Value]]:
     body = Body(*_written_out(function, node, xs, builder), xs, builder)
     return body.nodes, body.outputs
+
+
+def pulled_through(
+    function: Decomposition, cts: Sequence[Expr | None], outputs: Sequence[Expr], xs: Sequence[Expr | None]
+) -> list[Expr | None]:
+    """The cotangents of ``xs`` by the decomposition ``function`` of the node that made ``outputs``."""
+    node, builder = outputs[0].value.producer(), outputs[0].builder
+    assert node is not None  # the node that the rule is called for
+    model, kept = _written_out(function, node, xs, builder)
+    reached = [None if ct is None or index not in kept else ct for index, ct in enumerate(cts)]
+    return Body(model, kept, xs, builder).pulled_back(reached)
 
 
 def _written_out(

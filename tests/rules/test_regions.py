@@ -10,6 +10,7 @@ from onnx import helper
 
 import onnx_cfad as cfad
 from tests.oracle import assert_vjp, node_model, run_ort
+from tests.rules.second_order import assert_second_order
 
 RNG = np.random.default_rng(0)
 ROIS = np.asarray([[0.0, 0, 3, 3], [1, 1, 6, 7], [2.5, 2.2, 10, 9], [-2.9, -2, 2, 2], [4, 3, 4.2, 3.1]])
@@ -36,17 +37,29 @@ def test_averages(scale: float, ratio: int, coordinates: str, dims: str) -> None
     assert_vjp(node, feeds, wrt=["x"], dims=dims)
 
 
-def test_maxima_are_refused() -> None:
-    node, feeds = align(mode="max")
-    with pytest.raises(cfad.UnsupportedOp, match="mode max"):
-        cfad.vjp(node_model(node, feeds), wrt=["x"])
+JITTER = np.asarray(RNG.uniform(0.05, 0.15, ROIS.shape))  # no sample lies on an element, where there is a kink
 
 
-def test_a_derivative_by_the_regions_is_refused_unless_they_are_fixed() -> None:
-    node, feeds = align()
-    model = node_model(node, feeds)
-    with pytest.raises(cfad.UnsupportedOp, match=r"regions of RoiAlign is wanted. Name them as stop_gradient"):
-        cfad.vjp(model, wrt=["x", "rois"])
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize(("ratio", "scale", "dims"), [(0, 1.0, "static"), (2, 0.6, "symbolic"), (3, 1.0, "static")])
+def test_regions_and_maxima(ratio: int, scale: float, dims: str, coordinates: str, mode: str) -> None:
+    node, feeds = align(
+        output_height=2, output_width=3, sampling_ratio=ratio, spatial_scale=scale, mode=mode,
+        coordinate_transformation_mode=coordinates,
+    )  # fmt: skip
+    # With ratio 0 the number of samples jumps where a region's size by the bins is whole: 0.05 of an element away.
+    assert_vjp(node, {**feeds, "rois": ROIS + JITTER}, wrt=["x", "rois"], dims=dims)
+
+
+def test_second_derivative_by_regions() -> None:
+    node, feeds = align(output_height=2, output_width=2, sampling_ratio=2)
+    feeds = {**feeds, "rois": ROIS + JITTER}
+    assert_second_order(node, feeds, wrt=["x", "rois"])
+
+
+def test_regions_may_be_held() -> None:
+    _, feeds = align()
     shifted = node_model(
         [
             helper.make_node("Mul", ["rois", "s"], ["boxes"]),
@@ -55,8 +68,6 @@ def test_a_derivative_by_the_regions_is_refused_unless_they_are_fixed() -> None:
         + [helper.make_node("Mul", ["z", "s"], ["y"])],
         {**feeds, "s": np.asarray(0.5)},
     )
-    with pytest.raises(cfad.UnsupportedOp, match="regions of RoiAlign"):
-        cfad.vjp(shifted, wrt=["x", "s"])
     fixed = cfad.vjp(shifted, wrt=["s"], stop_gradient=["boxes"]).proto()
     given = {**feeds, "s": np.asarray(0.5), "y_grad": RNG.standard_normal((5, 3, 1, 1))}
     found = run_ort(fixed, given)
