@@ -15,6 +15,7 @@ from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.poles import poles
 from onnx_cfad.graph.regions import Site, control_flow, is_branch, is_loop, loop_site
 from onnx_cfad.graph.trips import trip_count
+from onnx_cfad.interface import order_of, recorded_options
 from onnx_cfad.model import Source, load, normalise
 from onnx_cfad.names import InterfaceNames
 from onnx_cfad.options import Options
@@ -107,6 +108,8 @@ class Inspection:
         without_rule: Every node without a VJP rule, those in the way first.
         poles: The nodes whose derivative may be infinite or NaN at a value that nothing keeps them from.
         remarks: Why nothing is active, if so, and names that are taken.
+        order: The order of the derivatives that the model holds, as it says; 0 for a model that was not differentiated.
+        mode: How it was differentiated last: "reverse", "forward" or "hvp"; empty where it was not.
     """
 
     inputs: tuple[ValueReport, ...]
@@ -120,6 +123,8 @@ class Inspection:
     without_rule: tuple[NodeReport, ...]
     poles: tuple[PoleReport, ...]
     remarks: tuple[str, ...]
+    order: int = 0
+    mode: str = ""
 
 
 def inspect(source: Source, options: Options | None = None) -> Inspection:
@@ -162,6 +167,8 @@ def inspect(source: Source, options: Options | None = None) -> Inspection:
             for node, reason in poles(model.graph, activity.is_active)
         ),
         remarks=remarks,
+        order=order_of(loaded),
+        mode=str(recorded_options(loaded).get("mode", "")),
     )
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import onnx_cfad as cfad
 from onnx_cfad.cli import app
 from onnx_cfad.forward import push_forward
+from onnx_cfad.inspection import inspect
 from onnx_cfad.model import load
 from onnx_cfad.options import Options
 from tests.execution import operators
@@ -137,6 +138,14 @@ def test_taken_names_are_numbered_so_that_forward_mode_can_be_repeated() -> None
 def test_options_of_a_reverse_pass_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(cfad.PlanError, match="reverse pass"):
         push_forward(load(loop_model()), Options(wrt=("x",), mode="forward", **options))
+
+
+def test_inspect_says_mode_and_order() -> None:
+    first = inspect(cfad.jvp(loop_model(), wrt=["x"]).proto())
+    assert (first.mode, first.order) == ("forward", 1)
+    again = inspect(cfad.vjp(cfad.jvp(loop_model(), wrt=["x"]).proto(), wrt=["w"], outputs=["y_tangent"]).proto())
+    assert (again.mode, again.order) == ("reverse", 2)
+    assert (inspect(loop_model()).mode, inspect(loop_model()).order) == ("", 0)
 
 
 def test_hvp_needs_a_loss() -> None:

@@ -102,6 +102,7 @@ def inspection_tree(inspection: Inspection) -> RenderableType:
         root,
         *_rules(inspection.without_rule),
         *_poles(inspection.poles),
+        *([_pair("derivatives", f"order {inspection.order}, mode {inspection.mode}")] if inspection.order else []),
         *(_warning(remark) for remark in inspection.remarks),
     ]
     return Group(*lines, Text("* a derivative passes through", style="dim"))
