@@ -50,7 +50,7 @@ class Implicit(Adjoint):
 
     Attributes:
         solver: "auto", "neumann", "anderson", "gmres" or "bicgstab".
-        tol: Relative error that the solution of the adjoint system may have; 0 for 1e-12 in float64, 1e-6 in float32,
+        tol: Relative error that the solution of the adjoint system may have; 0 for 1e-12 in float64, 4e-6 in float32,
             1e-3 in 16-bit types.
         max_iterations: Products with the transposed map at most; 0 for the solver's own limit.
         fallback: What happens where the loop did not converge or the map does not contract: "checkpointed" runs it

@@ -15,7 +15,7 @@ from onnx_cfad.solvers.contraction import STEPS, contraction
 from onnx_cfad.solvers.system import Solution, System
 
 SOLVERS = ("auto", "neumann", "anderson", "gmres", "bicgstab")
-PATIENCE = 1000
+PATIENCE = 4000
 """Terms of the fixed-point solver before GMRES takes over."""
 
 _KRYLOV = {"anderson": anderson.solve, "gmres": gmres.solve, "bicgstab": bicgstab.solve}
