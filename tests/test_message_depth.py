@@ -30,7 +30,7 @@ def nested_loops(depth: int) -> onnx.ModelProto:
     return onnx.parser.parse_model(f"{header} <bool true = {{1}}> {{ {body} }}")
 
 
-@pytest.mark.parametrize(("plan", "deepest"), [("auto", 10), ("taped", 15)])
+@pytest.mark.parametrize(("plan", "deepest"), [pytest.param("auto", 10, marks=pytest.mark.slow), ("taped", 15)])
 def test_the_deepest_nest_that_can_be_read_is_written_and_one_more_is_not(
     plan: str, deepest: int, tmp_path: pathlib.Path
 ) -> None:

@@ -41,8 +41,8 @@ def judge(path: pathlib.Path, feeds: Mapping[str, Any]) -> str:
 
 
 def look_at(path: pathlib.Path) -> None:
-    """Plans and inspects; only a message that says where is let pass."""
-    for command in (cfad.plan, inspect):
+    """Plans, inspects and differentiates forwards; only a message that says where is let pass."""
+    for command in (cfad.plan, inspect, cfad.jvp):
         try:
             command(path)
         except CfadError as error:  # noqa: PERF203
