@@ -237,6 +237,14 @@ def _live(nodes: Sequence[ir.Node], results: Sequence[ir.Value]) -> list[ir.Node
 def _attribute(name: str, value: Any) -> ir.Attr:
     if isinstance(value, ir.TypeAndShape):
         return ir.AttrTypeProto(name, value)
+    if type(value) is int:  # the common kinds first: to find out the kind of anything takes long
+        return ir.AttrInt64(name, value)
+    if type(value) is str:
+        return ir.AttrString(name, value)
+    if isinstance(value, ir.Graph):
+        return ir.AttrGraph(name, value)
+    if isinstance(value, (list, tuple)) and value and all(type(x) is int for x in value):
+        return ir.AttrInt64s(name, value)
     return ir.convenience.convert_attribute(name, value)
 
 
