@@ -137,7 +137,7 @@ def _long_loop(bench: Bench) -> None:
     for name in ("recomputed", "saved"):
         kinds = _stacked_bytes(onnx.load(case.folder / f"{name}.onnx"))
         masks[name] = kinds.get("bool", 0)
-        bench.report({"case": case.name, "system": name, "stacked_bytes": {k: v * LONG for k, v in kinds.items()}})
+        bench.report({"case": case.name, "plan": name, "stacked_bytes": {k: v * LONG for k, v in kinds.items()}})
         bench.claim(f"{name}: bytes of the mask for each iteration", masks[name], at_most=1)
 
 
