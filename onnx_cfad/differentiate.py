@@ -151,10 +151,10 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
     LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
     remove_stand_ins(model.graph)
-    finish(model, primal, declared, names)
+    wrong = finish(model, primal, declared, names)
     outputs = tuple(v.name or "" for v in selection.outputs)
     counts = (before, node_count(model))
-    warnings = (*adjoints.warnings, *names.renamed(), *warnings)
+    warnings = (*adjoints.warnings, *names.renamed(), *wrong, *warnings)
     report = Report(tuple(names.gradients), outputs, names.seeds, names.gradients, trips, counts, warnings, order=order)
     return Gradient(model, adjoints, report)
 

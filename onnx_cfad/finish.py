@@ -22,8 +22,14 @@ def declare_shapes(model: ir.Model) -> Declared:
     return {v.name or "": None if v.shape is None else v.shape.copy() for v in values}
 
 
-def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared, names: InterfaceNames) -> None:
-    """Prunes ``model`` and settles its shapes; the ``primal`` nodes of the main graph stay."""
+def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared, names: InterfaceNames) -> tuple[str, ...]:
+    """Prunes ``model`` and settles its shapes; the ``primal`` nodes of the main graph stay.
+
+    Where the author declared a shape that cannot be, the one that the graph proves takes its place.
+
+    Returns:
+        A warning for each such shape.
+    """
     PruneDeadValuesPass(primal)(model)
     author = _symbols_of(declared)
     doubtful = _inside_branches(model.graph)
@@ -34,11 +40,26 @@ def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared, name
     parts = (names.seeds, names.gradients, names.tangents, names.pushed)
     pairs = [pair for part in parts for pair in part.items()]
     interface = {**{given: declared[name] for name, given in pairs if name in declared}, **declared}
+    owners = {given: name for name, given in pairs}
+    wrong: dict[str, str] = {}
     for value in (*model.graph.inputs, *model.graph.outputs):
-        shape = interface.get(value.name or "")
-        if shape is not None and not _contradicts(shape, value.shape):
+        name = value.name or ""
+        shape = interface.get(name)
+        if shape is None:
+            continue
+        if not _contradicts(shape, value.shape):
             value.shape = shape
+            continue
+        own = owners.get(name, name)
+        first = f"'{own}' is declared with shape {_written(shape)}, but the model gives it {_written(value.shape)}"
+        wrong[own] = f"{wrong.get(own, first)}, which '{name}' has too" if own != name else wrong.get(own, first)
     author_dimension_names(model)
+    return tuple(wrong.values())
+
+
+def _written(shape: ir.Shape | None) -> str:
+    dims = () if shape is None else shape.dims
+    return f"[{', '.join(str(d) if isinstance(d, int) else d.value or '?' for d in dims)}]"
 
 
 def _inside_branches(graph: ir.Graph) -> set[ir.Value]:

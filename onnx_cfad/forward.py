@@ -78,10 +78,10 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
     record(model, options, Plan({}), origin, order)
     record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
     LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
-    finish(model, primal, declared, names)
+    wrong = finish(model, primal, declared, names)
     report = Report(
         tuple(names.tangents), tuple(names.pushed), {}, {}, (), (before, node_count(model)),
-        (*names.renamed(), *warnings), options.mode, names.tangents, names.pushed, order,
+        (*names.renamed(), *wrong, *warnings), options.mode, names.tangents, names.pushed, order,
     )  # fmt: skip
     return Gradient(model, Plan({}), report)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 
 import onnx_cfad as cfad
 from tests.onnx_text import model
@@ -63,3 +64,39 @@ def test_shapes_of_floating_point_values_are_declared() -> None:
 def test_notes_of_the_inference_stay_inside() -> None:
     emitted = cfad.vjp(model(GRID), wrt=["x"]).proto()
     assert not [info.name for info in emitted.graph.value_info if info.metadata_props]
+
+
+@pytest.mark.parametrize("dims", [[1], [4], [2, 2], []])
+@pytest.mark.parametrize("mode", ["reverse", "forward"])
+def test_shape_that_cannot_be_gives_way_to_the_proven_one(dims: list[int], mode: str) -> None:
+    """The session takes a seed of the shape that the model really gives; the primal's declaration would refuse it."""
+    proto = model("g (float[3] x) => (float y) { y = Sin (x) }")
+    shape = proto.graph.output[0].type.tensor_type.shape
+    shape.ClearField("dim")
+    shape.SetInParent()
+    for dim in dims:
+        shape.dim.add().dim_value = dim
+    gradient = cfad.vjp(proto) if mode == "reverse" else cfad.jvp(proto)
+    given, found = ("y_grad", "x_grad") if mode == "reverse" else ("x_tangent", "y_tangent")
+    told = "y_grad" if mode == "reverse" else "y_tangent"
+    (warning,) = gradient.report.warnings
+    assert warning == f"'y' is declared with shape {dims}, but the model gives it [3], which '{told}' has too"
+    x, ct = np.array([0.5, 1.0, -2.0], np.float32), np.array([1.0, 2.0, 3.0], np.float32)
+    emitted = gradient.proto()
+    check_emitted(emitted)
+    np.testing.assert_allclose(run_ort(emitted, {"x": x, given: ct})[found], ct * np.cos(x), rtol=1e-6)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in emitted.graph.output}
+    assert shapes == {"y": [3], found: [3]}
+
+
+def test_shape_of_a_loop_that_cannot_be_gives_way() -> None:
+    """The stack of a Loop whose author forgot the axis of the iterations."""
+    proto = model("""g (float[3] x) => (float[3] ys) <int64 n = {2}> {
+        l, ys = Loop (n, , x) <body = body (int64 i, bool go, float[3] s) => (bool on, float[3] t, float[3] row) {
+            on = Identity (go)  t = Mul (s, s)  row = Sin (s) }>
+    }""")
+    gradient = cfad.vjp(proto)
+    assert any("'ys' is declared with shape [3], but the model gives it [2, 3]" in w for w in gradient.report.warnings)
+    x, ct = np.array([0.5, 1.0, -2.0], np.float32), np.ones((2, 3), np.float32)
+    found = run_ort(gradient.proto(), {"x": x, "ys_grad": ct})["x_grad"]
+    np.testing.assert_allclose(found, np.cos(x) + np.cos(x * x) * 2 * x, rtol=1e-5)
