@@ -17,6 +17,7 @@ from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rewriters.imply_predicates import ImplyPredicatesPass
 from onnx_cfad.rewriters.merge_branches import MergeBranchesPass
 from onnx_cfad.rewriters.separate_outputs import SeparateOutputsPass
+from onnx_cfad.rewriters.unwrap_optionals import UnwrapOptionalsPass
 
 
 def simplify_branches(model: ir.Model, options: Options) -> Types:
@@ -33,6 +34,7 @@ def simplify_branches(model: ir.Model, options: Options) -> Types:
         The types of the simplified model.
     """
     SeparateOutputsPass(Namer.of_model(model))(model)
+    UnwrapOptionalsPass()(model)
     types = infer_types(model)
     inside = _names_inside(model, options)
     while any(is_branch(node) for node in model.graph.all_nodes()):

@@ -41,9 +41,11 @@ class Keeper(abc.ABC):
 
     Attributes:
         repeats: The region runs many times, so what does not change in it is better computed again than saved.
+        carries_only: Only carries and decisions are kept (a checkpoint).
     """
 
     repeats = False
+    carries_only = False
 
     @abc.abstractmethod
     def bound(self, value: ir.Value) -> ir.Value | None:
@@ -179,13 +181,7 @@ class _Resolver:
     def last_resort(self, value: ir.Value) -> ir.Value:
         result = self.keeper.save(value, must=True)
         if result is None:
-            node = value.producer()
-            raise UnsupportedOp(
-                label(node) if node is not None else f"value '{value.name}'",
-                f"the reverse pass needs '{value.name}' ({value.type}), whose shape or length varies from one "
-                "iteration to the next and which cannot be computed again",
-                _remedy(value),
-            )
+            raise _cannot_keep(value, checkpoint=self.keeper.carries_only)
         return result
 
     def is_cheap_now(self, node: ir.Node) -> bool:
@@ -324,10 +320,23 @@ def _constant_in(graph: ir.Graph, value: ir.Value, namer: Namer) -> ir.Value:
     return copy
 
 
-def _remedy(value: ir.Value) -> str:
+def _cannot_keep(value: ir.Value, *, checkpoint: bool) -> UnsupportedOp:
+    """Says of ``value`` why neither the tape (or a ``checkpoint``) holds it nor a copy makes it, and what helps."""
+    node = value.producer()
+    where = label(node) if node is not None else f"value '{value.name}'"
+    cut = "cut off what is computed from it with stop_gradient"
+    varies = f"the reverse pass needs '{value.name}' ({value.type}), whose shape or length varies from one iteration to"
+    what = f"{varies} the next and which cannot be computed again"
     if isinstance(value.type, ir.TensorType):
-        return "Declare its shape, or move it out of the loop."
-    return "Keep the list at one length inside the loop or let it only grow, or cut it off with stop_gradient."
+        return UnsupportedOp(where, what, "Declare its shape, or move it out of the loop.")
+    if isinstance(value.type, ir.OptionalType):
+        what = f"the reverse pass needs '{value.name}' ({value.type}), and an optional that may be empty is not kept"
+        remedy = f"Carry its content instead, a list without elements (SequenceEmpty) where there is none, or {cut}."
+        return UnsupportedOp(where, what, remedy)
+    if checkpoint and value.shape is None:
+        what = f"the elements of the list '{value.name}' do not have one rank, and no checkpoint holds such a list"
+        return UnsupportedOp(where, what, f"Choose taped for this loop, give its elements one rank, or {cut}.")
+    return UnsupportedOp(where, what, f"Keep the list at one length inside the loop or let it only grow, or {cut}.")
 
 
 def _takes_from_sequence(node: ir.Node) -> bool:
