@@ -22,7 +22,10 @@ _READS = ("OptionalHasElement", "OptionalGetElement")
 
 
 class UnwrapOptionalsPass(ir.passes.InPlacePass):
-    """Carries the content of an optional; in the main graph and all subgraphs, for loops that only read it so."""
+    """Carries the content of an optional in loops, at any depth, that only read it so.
+
+    The body has to declare the shape of a list's elements.
+    """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Unwraps what can be."""
@@ -39,6 +42,10 @@ class UnwrapOptionalsPass(ir.passes.InPlacePass):
 
 def _is_always_full(carry: Carry) -> bool:
     if not isinstance(carry.entry.type, ir.OptionalType) or _content(carry.initial) is None:
+        return False
+    if carry.entry.shape is None or not carry.entry.shape.dims:
+        # Elements may differ in rank (a rank of 0 is also declared for want of a better one), and the shape inference
+        # of onnx 1.23 takes the rank of the first one for all.
         return False
     exits = _content(carry.exit) is not None
     if not exits and (carry.exit.type is None or isinstance(carry.exit.type, ir.OptionalType)):

@@ -90,6 +90,12 @@ def test_optional_that_may_be_empty_is_refused_with_what_helps() -> None:
     cfad.vjp(model(text), wrt=["x"], stop_gradient=["u"])
 
 
+def test_optional_list_of_elements_of_any_shape_is_refused_with_what_helps() -> None:
+    text = OPTIONAL.replace("seq(float[3])", "seq(float)").replace("u = Sin (t)", "u = Mul (t, x)")
+    with pytest.raises(cfad.UnsupportedOp, match="an optional that may be empty is not kept. Carry its content"):
+        cfad.vjp(model(text), wrt=["x"])
+
+
 def _last_mixed(x: np.ndarray[Any, Any], trips: int) -> float:
     items, a = [x], x
     for i in range(trips):
