@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
@@ -106,14 +107,17 @@ def _wrt(model: ir.Model, options: Options, sites: ControlFlowGraph) -> list[ir.
                 "Name initializers with --wrt, or use --wrt-initializers.",
             )
         return found
-    return [_value_to_differentiate_by(model, name, sites) for name in options.wrt]
+    constants = {n.outputs[0].name: n.outputs[0] for n in graph if n.op_type == "Constant"}
+    named = {**constants, **graph.initializers, **{v.name: v for v in graph.inputs}}
+    regions = {region.path: region for site in sites.sites() for region in site.regions}
+    return [_value_to_differentiate_by(model, name, named, regions) for name in options.wrt]
 
 
-def _value_to_differentiate_by(model: ir.Model, name: str, sites: ControlFlowGraph) -> ir.Value:
+def _value_to_differentiate_by(
+    model: ir.Model, name: str, named: Mapping[str | None, ir.Value], regions: Mapping[str, Region]
+) -> ir.Value:
     graph = model.graph
-    value = next((v for v in graph.inputs if v.name == name), None) or graph.initializers.get(name)
-    value = value or next((n.outputs[0] for n in graph if n.op_type == "Constant" and n.outputs[0].name == name), None)
-    value = value or _constant_inside(model, name, sites)
+    value = named.get(name) or graph.initializers.get(name) or _constant_inside(model, name, regions)
     if value is None:
         known = [*(v.name for v in graph.inputs), *graph.initializers]
         raise ModelError(
@@ -126,16 +130,17 @@ def _value_to_differentiate_by(model: ir.Model, name: str, sites: ControlFlowGra
     return value
 
 
-def _constant_inside(model: ir.Model, name: str, sites: ControlFlowGraph) -> ir.Value | None:
+def _constant_inside(model: ir.Model, name: str, regions: Mapping[str, Region]) -> ir.Value | None:
     """The initializer or Constant ``scope/path:name`` of a subgraph, moved to the main graph's initializers."""
-    region = next((r for s in sites.sites() for r in s.regions if name.startswith(f"{r.path}:")), None)
-    if region is None:
+    paths = (name[:end] for end, character in enumerate(name) if character == ":")
+    path = next((path for path in paths if path in regions), None)
+    if path is None:
         return None
-    path, inner = region.path, name.removeprefix(f"{region.path}:")
+    region, inner = regions[path], name.removeprefix(f"{path}:")
     known = _constants_of(region)
     if inner not in known:
         raise ModelError(f"wrt '{name}'", f"'{path}' has no such constant; it has {_listed(known)}", "Check the name.")
-    return _lifted(model, known[inner], name)
+    return _lifted(model, known[inner], name, Namer.of_model(model))
 
 
 def _constants_of(region: Region) -> dict[str, ir.Value]:
@@ -153,7 +158,7 @@ def held_name(value: ir.Value) -> str:
     return _author_name(value)
 
 
-def _lifted(model: ir.Model, value: ir.Value, name: str) -> ir.Value | None:
+def _lifted(model: ir.Model, value: ir.Value, name: str, namer: Namer) -> ir.Value | None:
     """``value`` as an initializer ``name`` of the main graph; None where it is not constant."""
     tensor = ir.convenience.get_const_tensor(value)
     if tensor is None:
@@ -164,13 +169,13 @@ def _lifted(model: ir.Model, value: ir.Value, name: str) -> ir.Value | None:
     )
     assert graph is not None
     if value.is_graph_output():
-        _hand_out_copy(graph, value, Namer.of_model(model))
+        _hand_out_copy(graph, value, namer)
     ir.convenience.replace_all_uses_with(value, new)
     if node is not None:
         graph.remove(node)
     else:
         del graph.initializers[value.name or ""]
-    rename(new, Namer.of_model(model).fresh(name))
+    rename(new, namer.fresh(name))
     model.graph.initializers.add(new)
     return new
 
@@ -188,9 +193,10 @@ def _trainable(model: ir.Model, sites: ControlFlowGraph) -> list[ir.Value]:
     """Every weight in any scope; those inside subgraphs become main-graph initializers."""
     found = list(weights_of(model.graph))
     paths = {region.graph: region.path for site in sites.sites() for region in site.regions}
+    namer = Namer.of_model(model)
     for graph in model.graph.subgraphs():
         for value in list(weights_of(graph)):
-            lifted = _lifted(model, value, f"{paths[graph]}:{_author_name(value)}")
+            lifted = _lifted(model, value, f"{paths[graph]}:{_author_name(value)}", namer)
             found += [] if lifted is None else [lifted]
     if not found:
         raise ModelError("model", "it has no floating-point initializer to differentiate by", "Name inputs with --wrt.")
