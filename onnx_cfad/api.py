@@ -45,6 +45,7 @@ def vjp(
     clip_carries: bool = False,
     replace_nan: bool = False,
     implicit_outputs: bool = False,
+    seeds: int | str | None = None,
 ) -> Gradient:
     """The model extended by its vector-Jacobian product.
 
@@ -77,6 +78,8 @@ def vjp(
         clip_norm: Largest 2-norm of all gradients together; default: no limit.
         clip_carries: Clip the cotangent of every loop carry in every iteration too (exploding gradients).
         replace_nan: Elements of gradients that are NaN become 0; by default they stay and are seen.
+        seeds: How many seeds one run takes, K: seeds and gradients get a leading axis of K, a number from 1 up or the
+            name of a dimension that the run decides. The primal and its tapes run once, the reverse pass K times.
 
     Raises:
         ModelError: The model is unusable or lacks a name.
@@ -87,7 +90,7 @@ def vjp(
     options = dataclasses.replace(
         options, straight_through=tuple(straight_through),
         clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
-        implicit_outputs=implicit_outputs,
+        implicit_outputs=implicit_outputs, seeds=seeds,
     )  # fmt: skip
     chosen = with_plan(
         options,
@@ -159,7 +162,15 @@ def grad(
     return differentiate(load(model), chosen)
 
 
-def jvp(model: AnyModel, *, wrt: Wrt = None, outputs: Names = None, stop_gradient: Sequence[str] = ()) -> Gradient:
+def jvp(
+    model: AnyModel,
+    *,
+    wrt: Wrt = None,
+    outputs: Names = None,
+    stop_gradient: Sequence[str] = (),
+    straight_through: Sequence[str] = (),
+    seeds: int | str | None = None,
+) -> Gradient:
     """The model extended by its Jacobian-vector product (forward mode).
 
     The result takes the inputs of ``model``, then one tangent ``<name>_tangent`` for each ``wrt`` name, and gives the
@@ -172,13 +183,19 @@ def jvp(model: AnyModel, *, wrt: Wrt = None, outputs: Names = None, stop_gradien
             floating-point graph input.
         outputs: Names of the outputs to differentiate; default: every floating-point one.
         stop_gradient: Names of values that count as constants.
+        straight_through: As for ``vjp``.
+        seeds: How many tangents of each ``wrt`` one run takes, K: tangents get a leading axis of K, a number from 1 up
+            or the name of a dimension that the run decides. What the primal computes outside loops and branches runs
+            once; loops and branches that carry tangents run once for the primal results and K times for tangents.
 
     Raises:
         ModelError: The model is unusable or lacks a name.
+        PlanError: With ``seeds``, a loop or branch that carries tangents draws random numbers.
         UnsupportedOp: A differentiated value reaches an operator without a rule.
     """
     options = Options.of(wrt, outputs, None, stop_gradient)
-    return push_forward(load(model), dataclasses.replace(options, mode="forward"))
+    options = dataclasses.replace(options, mode="forward", straight_through=tuple(straight_through), seeds=seeds)
+    return push_forward(load(model), options)
 
 
 def hvp(

@@ -18,7 +18,7 @@ import typer
 from onnx_cfad import __version__
 from onnx_cfad.errors import CfadError
 from onnx_cfad.interruptions import NOBODY_READS, forget_output, leave_on_signals, say_interrupted
-from onnx_cfad.options import INITIALIZERS, Initializers, Options
+from onnx_cfad.options import INITIALIZERS, Initializers, Options, seed_count
 
 Parameters = ParamSpec("Parameters")
 
@@ -117,6 +117,12 @@ ClipCarries = Annotated[
     bool, typer.Option("--clip-carries", help="Clip the cotangent of every loop carry in every iteration too.")
 ]
 ReplaceNan = Annotated[bool, typer.Option("--replace-nan", help="Elements of gradients that are NaN become 0.")]
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds", metavar="K|NAME", help="A leading axis of K seeds (tangents) and results; NAME: the run decides K."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
@@ -226,6 +232,7 @@ def transform(
     clip_carries: ClipCarries = False,
     replace_nan: ReplaceNan = False,
     implicit_outputs: ImplicitOutputs = False,
+    seeds: Seeds = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -240,7 +247,7 @@ def transform(
     chosen = dataclasses.replace(
         chosen, straight_through=tuple(straight_through or ()), mode=mode,
         clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
-        implicit_outputs=implicit_outputs,
+        implicit_outputs=implicit_outputs, seeds=seed_count(seeds),
     )  # fmt: skip
     chosen = with_plan(
         chosen,

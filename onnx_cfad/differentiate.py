@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx_cfad.adjoint.base import Prepared
 from onnx_cfad.adjoint.clip import Clipping
 from onnx_cfad.adjoint.cotangents import Cotangents
+from onnx_cfad.adjoint.directions import check_directions, scan_directions
 from onnx_cfad.adjoint.expr import Builder, Expr, full, zeros_like
 from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.sweep import Sweep, passes_derivative, refuse_missing_rules
@@ -72,6 +73,7 @@ class Report:
         tangents: The tangent input of each of ``wrt``; empty in reverse mode.
         pushed: The output that holds the tangent, for each of ``outputs`` (for each gradient of an hvp).
         order: The order of the derivatives, those of the source included where it was differentiated before.
+        directions: The length of the leading axis of seeds and results (a name where the run decides); None for none.
     """
 
     wrt: tuple[str, ...]
@@ -85,6 +87,7 @@ class Report:
     tangents: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     pushed: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     order: int = 1
+    directions: int | str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +127,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     origin, order = fingerprint(source), order_of(source) + 1
     profile = profile_for(options, origin)
     model = expand_training(normalise(source))
+    check_directions(options, model.graph)
     before = node_count(model)
     declared = declare_shapes(model)
     types = simplify_branches(model, options)
@@ -149,13 +153,20 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     warnings += [f"never taken in the profile: {path}" for path in adjoints.cold]
     record(model, options, adjoints, origin, order)
     record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
+    if options.seeds is not None:
+        results = {names.gradients[value.name or ""]: value for value in selection.wrt}
+        builder = Builder(Namer.of_model(model), model.opset_imports[""])
+        scan_directions(model.graph, tuple(names.seeds.values()), results, options.seeds, builder)
     LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
     remove_stand_ins(model.graph)
-    wrong = finish(model, primal, declared, names)
+    wrong = finish(model, primal, declared, names, options.seeds)
     outputs = tuple(v.name or "" for v in selection.outputs)
     counts = (before, node_count(model))
     warnings = (*adjoints.warnings, *names.renamed(), *wrong, *warnings)
-    report = Report(tuple(names.gradients), outputs, names.seeds, names.gradients, trips, counts, warnings, order=order)
+    report = Report(
+        tuple(names.gradients), outputs, names.seeds, names.gradients, trips, counts, warnings, order=order,
+        directions=options.seeds,
+    )  # fmt: skip
     return Gradient(model, adjoints, report)
 
 

@@ -22,8 +22,16 @@ def declare_shapes(model: ir.Model) -> Declared:
     return {v.name or "": None if v.shape is None else v.shape.copy() for v in values}
 
 
-def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared, names: InterfaceNames) -> tuple[str, ...]:
+def finish(
+    model: ir.Model,
+    primal: frozenset[ir.Node],
+    declared: Declared,
+    names: InterfaceNames,
+    directions: int | str | None = None,
+) -> tuple[str, ...]:
     """Prunes ``model`` and settles its shapes; the ``primal`` nodes of the main graph stay.
+
+    Seeds, tangents and what they give have a leading axis of ``directions`` unless that is None.
 
     Where the author declared a shape that cannot be, the one that the graph proves takes its place.
 
@@ -39,7 +47,7 @@ def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared, name
             value.metadata_props.pop(_NOTE, None)
     parts = (names.seeds, names.gradients, names.tangents, names.pushed)
     pairs = [pair for part in parts for pair in part.items()]
-    interface = {**{given: declared[name] for name, given in pairs if name in declared}, **declared}
+    interface = {**{g: _stacked(declared[name], directions) for name, g in pairs if name in declared}, **declared}
     owners = {given: name for name, given in pairs}
     wrong: dict[str, str] = {}
     for value in (*model.graph.inputs, *model.graph.outputs):
@@ -51,15 +59,21 @@ def finish(model: ir.Model, primal: frozenset[ir.Node], declared: Declared, name
             value.shape = shape
             continue
         own = owners.get(name, name)
-        first = f"'{own}' is declared with shape {_written(shape)}, but the model gives it {_written(value.shape)}"
+        one, other = (_written(s, 0 if own == name or directions is None else 1) for s in (shape, value.shape))
+        first = f"'{own}' is declared with shape {one}, but the model gives it {other}"
         wrong[own] = f"{wrong.get(own, first)}, which '{name}' has too" if own != name else wrong.get(own, first)
     author_dimension_names(model)
     return tuple(wrong.values())
 
 
-def _written(shape: ir.Shape | None) -> str:
-    dims = () if shape is None else shape.dims
+def _written(shape: ir.Shape | None, start: int) -> str:
+    """The dimensions from ``start`` on."""
+    dims = () if shape is None else shape.dims[start:]
     return f"[{', '.join(str(d) if isinstance(d, int) else d.value or '?' for d in dims)}]"
+
+
+def _stacked(shape: ir.Shape | None, directions: int | str | None) -> ir.Shape | None:
+    return shape if shape is None or directions is None else ir.Shape([directions, *shape.dims])
 
 
 def _inside_branches(graph: ir.Graph) -> set[ir.Value]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnx_cfad.adjoint.directions import check_directions, scan_directions
 from onnx_cfad.adjoint.expr import Builder, Expr, zeros_like
 from onnx_cfad.adjoint.forward_sweep import ForwardSweep
 from onnx_cfad.adjoint.sweep import passes_derivative, refuse_missing_rules
@@ -64,6 +65,7 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
         options = dataclasses.replace(options, loss=None, outputs=(options.loss,))
     origin, order = fingerprint(source), order_of(source) + 1
     model = expand_training(normalise(source))
+    check_directions(options, model.graph)
     before = node_count(model)
     declared = declare_shapes(model)
     simplify_branches(model, options)
@@ -77,11 +79,17 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
     warnings = _sweep(model, options, selection, names)
     record(model, options, Plan({}), origin, order)
     record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
+    if options.seeds is not None:
+        known = {value.name: value for value in model.graph.outputs}
+        results = {given: known[name] for name, given in names.pushed.items()}
+        builder = Builder(Namer.of_model(model), model.opset_imports[""])
+        primal -= scan_directions(model.graph, tuple(names.tangents.values()), results, options.seeds, builder)
     LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
-    wrong = finish(model, primal, declared, names)
+    wrong = finish(model, primal, declared, names, options.seeds)
     report = Report(
         tuple(names.tangents), tuple(names.pushed), {}, {}, (), (before, node_count(model)),
         (*names.renamed(), *wrong, *warnings), options.mode, names.tangents, names.pushed, order,
+        options.seeds,
     )  # fmt: skip
     return Gradient(model, Plan({}), report)
 
@@ -94,6 +102,7 @@ def push_forward_gradient(source: ir.Model, options: Options) -> Gradient:
         PlanError: The plan is impossible.
         UnsupportedOp: A differentiated value reaches an operator without a rule.
     """
+    check_directions(options, source.graph)
     if options.loss is None:
         raise ModelError("", "a Hessian needs a scalar output, and no loss was named", "Give its name as loss.")
     origin = fingerprint(source)
@@ -136,7 +145,7 @@ def _sweep(model: ir.Model, options: Options, selection: Selection, names: Inter
     make_room(model, set(names.all()), builder.namer)
     tangents = {value: _input(graph, value, names.tangents[value.name or ""]) for value in selection.wrt}
     sweep = ForwardSweep(activity, cut, sites, tangents)
-    sweep.run(graph, builder)
+    sweep.run(graph, builder, apart=options.seeds is not None)
     warnings: list[str] = []
     outputs = reselect(model, options, selection).outputs
     results: list[Expr] = []

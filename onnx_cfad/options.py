@@ -52,6 +52,8 @@ class Options:
         clip_norm: Largest 2-norm of all gradients together.
         clip_carries: Clip the cotangent of every carry in every iteration too.
         replace_nan: Elements of gradients that are NaN become 0.
+        seeds: How many seeds (tangents in forward mode) one run takes, as a leading axis: a number from 1 up, or the
+            name of a dimension that the run decides; None for one without that axis.
         mode: "reverse", "forward" (tangents), or "hvp" (the tangents of the gradients of ``loss``).
     """
 
@@ -77,11 +79,14 @@ class Options:
     clip_norm: float | None = None
     clip_carries: bool = False
     replace_nan: bool = False
+    seeds: int | str | None = None
     mode: str = "reverse"
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ModelError(f"mode '{self.mode}'", f"expected {', '.join(MODES)}")
+        if not _counts_seeds(self.seeds):
+            raise ModelError(f"seeds '{self.seeds}'", "expected a number from 1 up, or the name of a dimension")
 
     @classmethod
     def of(
@@ -99,3 +104,17 @@ class Options:
         every = any(isinstance(e, Initializers) for e in entries)
         chosen = (outputs,) if isinstance(outputs, str) else None if outputs is None else tuple(outputs)
         return cls(None if wrt is None else names, every, chosen, loss, tuple(stop_gradient))
+
+
+def seed_count(text: str | None) -> int | str | None:
+    """``seeds`` from the command line: a number where it is one, else a name."""
+    try:
+        return text if text is None else int(text)
+    except ValueError:
+        return text
+
+
+def _counts_seeds(seeds: int | str | None) -> bool:
+    if isinstance(seeds, str):
+        return seeds.isidentifier() and seeds.isascii()
+    return seeds is None or (not isinstance(seeds, bool) and 1 <= seeds < 2**31)

@@ -18,6 +18,7 @@ from onnx_cfad.interface import Interface, read_interface, read_tangents
 from onnx_cfad.model import Source, fingerprint, load
 from onnx_cfad.numeric.evaluators import choose_evaluator
 from onnx_cfad.numeric.made_up import make_up_feeds, moved
+from onnx_cfad.numeric.many_seeds import ManySeeds, as_single
 from onnx_cfad.numeric.rows import Checker, Extent, Point, primal_row, unchecked_row
 from onnx_cfad.numeric.weights_as_inputs import opened
 from onnx_cfad.options import Options
@@ -54,7 +55,8 @@ def validate(
 
     The gradient model runs in ONNX Runtime as it is. The differences are taken in float64, in ONNX Runtime or in the
     reference evaluator of onnx; where neither can, in the model's own type, with a wider tolerance. Random directions
-    are checked for every wrt, and every element where there are few.
+    are checked for every wrt, and every element where there are few. A model made with ``seeds`` is run on multiples of
+    one seed, and of each result the row that differs most from the others is compared.
 
     Args:
         model: The original model: a path, a ``ModelProto``, an ``ir.Model`` or a PyTorch ``ONNXProgram``.
@@ -123,13 +125,13 @@ class _Subject:
     primal: ir.Model
     interface: Interface
     original: Session
-    extended: Session
+    extended: Session | ManySeeds
     feeds: Mapping[str, Any]
     outputs: Mapping[str, Any]
     cotangents: Mapping[str, Array]
     remarks: tuple[str, ...]
     tape: str | None = None
-    exact: Session | None = None
+    exact: Session | ManySeeds | None = None
 
     def extended_at(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """What the gradient model gives."""
@@ -153,8 +155,13 @@ def _subject(
     primal, derived = load(model), load(gradient)
     interface = read_interface(primal, derived, loss)
     original = Session(model, threads=1)
-    extended = Session(gradient if isinstance(gradient, (str, os.PathLike)) else derived, threads=1)
     given = dict(feeds or {})
+
+    def single(source: Source) -> Session | ManySeeds:
+        parts = interface.names.seeds.values(), interface.names.gradients.values()
+        return as_single(Session(source, threads=1), derived, *parts, given)
+
+    extended = single(gradient if isinstance(gradient, (str, os.PathLike)) else derived)
     seeds = {name: given.pop(seed, None) for name, seed in interface.names.seeds.items()}
     if not given and any(port.required for port in original.inputs):
         given = make_up_feeds(original.inputs, original.run, seed)
@@ -168,7 +175,7 @@ def _subject(
     remarks = ("the gradient model says that it was made from another model",) if other else ()
     tape = narrow_tape(derived)
     remade = None if tape is None or other else with_exact_tape(load(model), derived)
-    exact = None if remade is None else Session(remade.model, threads=1)
+    exact = None if remade is None else single(remade.model)
     return _Subject(primal, interface, original, extended, given, outputs, cotangents, remarks, tape, exact)
 
 

@@ -16,6 +16,7 @@ from onnx_cfad.interface import recorded_holders, recorded_options
 from onnx_cfad.names import InterfaceNames
 from onnx_cfad.numeric.evaluators import choose_evaluator
 from onnx_cfad.numeric.made_up import make_up_feeds, moved
+from onnx_cfad.numeric.many_seeds import ManySeeds, as_single
 from onnx_cfad.numeric.rows import Extent, Point, primal_row, unchecked_row
 from onnx_cfad.numeric.tangents import Pushed, TangentChecker
 from onnx_cfad.numeric.weights_as_inputs import opened
@@ -44,7 +45,7 @@ class _Subject:
 
     primal: Session
     model: ir.Model
-    derived: Session
+    derived: Session | ManySeeds
     names: InterfaceNames
     inputs: Mapping[str, str]
     values: Mapping[str, Array]
@@ -92,8 +93,10 @@ def validate_tangents(
         seed: Of everything random.
         progress: Told after each output.
     """
-    original, session = Session(primal, threads=1), Session(derived, threads=1)
     given = dict(feeds or {})
+    original = Session(primal, threads=1)
+    parts = names.tangents.values(), names.pushed.values()
+    session = as_single(Session(derived, threads=1), derived, *parts, given)
     if not given and any(port.required for port in original.inputs):
         given = dict(make_up_feeds(original.inputs, original.run, seed))
     outputs = original.run(given)

@@ -10,9 +10,11 @@ import dataclasses
 
 import onnx_ir as ir
 
+from onnx_cfad.adjoint.directions import refuse_draws
 from onnx_cfad.adjoint.expr import Builder, Expr
 from onnx_cfad.adjoint.forward_branch import push_through_branch
 from onnx_cfad.adjoint.forward_loop import push_through_loop
+from onnx_cfad.adjoint.replay import copy_node
 from onnx_cfad.adjoint.tangent import push_forward
 from onnx_cfad.adjoint.zeros import zero_cotangent
 from onnx_cfad.errors import CfadError
@@ -37,12 +39,21 @@ class ForwardSweep:
     sites: ControlFlowGraph
     tangents: dict[ir.Value, ir.Value]
 
-    def run(self, graph: ir.Graph, builder: Builder) -> None:
-        """Sweeps over the nodes of ``graph`` and puts what gives their tangents, recorded with ``builder``, there."""
+    def run(self, graph: ir.Graph, builder: Builder, *, apart: bool = False) -> None:
+        """Sweeps over the nodes of ``graph`` and puts what gives their tangents, recorded with ``builder``, there.
+
+        Args:
+            graph: The graph.
+            builder: Records in its scope.
+            apart: Sites of ``graph`` give primal results without tangents, and a copy of each gives the tangents.
+        """
         for node in list(graph):
             if not any(map(self.activity.is_active, node.outputs)):
                 continue
-            last = self._site(node, builder) if is_loop(node) or is_branch(node) else self._operator(node, builder)
+            if is_loop(node) or is_branch(node):
+                last = self._site_apart(node, builder) if apart else self._site(node, builder)
+            else:
+                last = self._operator(node, builder)
             if builder.nodes:
                 graph.insert_after(last, builder.nodes)
                 builder.nodes = []
@@ -65,6 +76,31 @@ class ForwardSweep:
     def _site(self, node: ir.Node, builder: Builder) -> ir.Node:
         with Blamed(node, "it cannot be run forwards with tangents", path=self.sites.path_of(node)):
             return push_through_loop(self, node, builder) if is_loop(node) else push_through_branch(self, node, builder)
+
+    def _site_apart(self, node: ir.Node, builder: Builder) -> ir.Node:
+        """As ``_site``; the primal results come from a copy made before, so that they depend on no tangent."""
+        refuse_draws(node, self.sites.path_of(node))
+        copy, names = copy_node(node, {}, builder.namer), [output.name for output in node.outputs]
+        graph = node.graph
+        assert graph is not None
+        graph.insert_before(node, [copy])
+        extended = self._site(node, builder)
+        results = {output.name: output for output in extended.outputs}
+        for name, primal in zip(names, copy.outputs, strict=True):
+            if name:
+                self._primal_from(results[name], primal, builder)
+        copy.name, extended.name = extended.name, copy.name
+        return extended
+
+    def _primal_from(self, result: ir.Value, primal: ir.Value, builder: Builder) -> None:
+        """Makes ``primal`` what everybody reads in place of ``result``, whose name and tangent it takes over."""
+        ir.convenience.replace_all_uses_with(result, primal, replace_graph_outputs=True)
+        primal.name, result.name = result.name, builder.namer.fresh(f"{result.name}.again")
+        self.activity.replaced(result, primal)
+        if result in self.cut:
+            self.cut.add(primal)
+        if result in self.tangents:
+            self.tangents[primal] = self.tangents[result]
 
     def _operator(self, node: ir.Node, builder: Builder) -> ir.Node:
         given = [None if value is None else self.tangent(value, builder) for value in node.inputs]

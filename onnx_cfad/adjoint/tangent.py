@@ -16,6 +16,7 @@ from onnx_cfad.adjoint.expr import Builder, Expr
 from onnx_cfad.adjoint.transpose import transposed
 from onnx_cfad.adjoint.zeros import zero_cotangent
 from onnx_cfad.graph.dims import same_dim
+from onnx_cfad.graph.straight_through import carries_estimate
 from onnx_cfad.rules.registry import Expanded, Linear, Rule, TangentRule, attributes_of, rule_for, tangent_rule_for
 
 _LINEAR = frozenset(("Add", "Sub", "Neg", "Identity", "Cast", "CastLike", "Sum", "Mean", "Expand", "Where"))
@@ -86,7 +87,9 @@ def _through_itself(
                 inputs[i] = added.pop(i, None)
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         attributes |= {name: 0.0 for name in own.offsets if name in attributes}
-        types = [output.type for output in node.outputs if output.type is not None]
+        kind = next((t.type for t in tangents if t is not None), None)
+        types = [kind if carries_estimate(y) else y.type for y in node.outputs]
+        types = [type_ for type_ in types if type_ is not None]
         terms.append(
             builder.call(node.op_type, inputs, attributes, domain=node.domain, types=types, outputs=len(types))
         )

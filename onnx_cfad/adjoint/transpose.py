@@ -25,6 +25,7 @@ from onnx_cfad.adjoint.sweep import Sweep, passes_derivative
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.graph.activity import carries_derivative, find_activity, reached
 from onnx_cfad.graph.regions import control_flow, is_branch, is_loop, subgraphs_of
+from onnx_cfad.graph.straight_through import carries_estimate
 from onnx_cfad.graph.types import Types, infer_types
 from onnx_cfad.rewriters.prune import PruneDeadValuesPass
 from onnx_cfad.rules.registry import Rule, attributes_of
@@ -43,13 +44,15 @@ def transposed(rule: Rule, node: ir.Node, tangents: Sequence[Expr | None], build
     """
     scratch = builder.scratch()
     kind = next((t.type for t in tangents if t is not None), None)
-    cts = [_cotangent(output, output.type or kind, scratch) for output in node.outputs]
+    cts = [_cotangent(y, kind if carries_estimate(y) else y.type or kind, scratch) for y in node.outputs]
     seeds = _pulled_back(rule, node, cts, tangents, scratch)
     results = _swept(scratch, [ct for ct in cts if ct is not None], seeds)
     found = [None if ct is None else results.get(ct.value) for ct in cts]
     for ct, output in zip(cts, node.outputs, strict=True):
         if ct is not None:
-            ir.convenience.replace_all_uses_with(ct.value, output)  # only its shape is read
+            like = builder.expr(output)
+            like = like.cast(ct.dtype) if carries_estimate(output) else like
+            ir.convenience.replace_all_uses_with(ct.value, like.value)  # only its shape is read
     builder.keep(scratch, [result for result in found if result is not None])
     return tuple(None if result is None else builder.expr(result.value) for result in found)
 

@@ -41,6 +41,8 @@ def report_table(report: Report, target: Path) -> RenderableType:
                 "tangents", f"{_names(tuple(report.tangents.values()))} in, {_names(tuple(report.pushed.values()))} out"
             )
         )
+    if report.directions is not None:
+        lines.append(_pair("seeds", f"{report.directions} in one run, along a leading axis"))
     lines.append(_pair("nodes", f"{before} before, {after} after"))
     lines += [_warning(warning) for warning in report.warnings]
     lines.append(_pair("written", str(target)))

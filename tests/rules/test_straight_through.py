@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from typer.testing import CliRunner
 
 import onnx_cfad as cfad
+from onnx_cfad.cli import app
 from tests.oracle import check_emitted, run_ort
 
 X = np.array([-9.3, -1.26, -0.4, 0.2, 0.55, 1.49, 2.6, 40.0])
@@ -110,3 +113,65 @@ def test_inside_a_loop_under_every_plan(plan: str) -> None:
 def test_unknown_operator_is_refused_by_name() -> None:
     with pytest.raises(cfad.ModelError, match=r"'Tanh'.*Ceil, Floor, QuantizeLinear, Round, Sign"):
         cfad.vjp(onnx.parser.parse_model(unary("Round")), straight_through=["Tanh"])
+
+
+def tangents(text: str, feeds: dict[str, Any], ops: list[str], **options: Any) -> dict[str, Any]:
+    emitted = cfad.jvp(onnx.parser.parse_model(text), straight_through=ops, **options).proto()
+    check_emitted(emitted)
+    return run_ort(emitted, {name: np.asarray(value) for name, value in feeds.items()})
+
+
+@pytest.mark.parametrize("op_type", ["Round", "Floor", "Ceil", "Sign"])
+def test_rounding_passes_the_tangent_only_when_asked(op_type: str) -> None:
+    feeds = {"x": X, "x_tangent": np.arange(8.0)}
+    assert (tangents(unary(op_type), feeds, [op_type])["y_tangent"] == feeds["x_tangent"]).all()
+    assert not tangents(unary(op_type), feeds, [])["y_tangent"].any()
+
+
+def test_tangent_of_a_quantised_value_is_the_transpose_of_its_gradient() -> None:
+    x, s, z, t_s = X.astype(np.float32), np.float32(0.3), np.uint8(3), np.float32(0.7)
+    t_x = np.linspace(1, 2, 8, dtype=np.float32)
+    feeds = {"x": x, "s": s, "z": z, "x_tangent": t_x, "s_tangent": t_s}
+    found = tangents(quantised(zero="uint8 z"), feeds, ["QuantizeLinear"], wrt=["x", "s"])["y_tangent"]
+    by_x, by_s = fake_quantised(x.astype(float), float(s), float(z), 0, 255, np.ones(8))
+    np.testing.assert_allclose(found, by_x * t_x + by_s * t_s, rtol=1e-4)
+
+
+def test_tangent_through_moved_integers_and_scales_along_an_axis() -> None:
+    text = (
+        '<ir_version: 10, opset_import: ["": 21]> m (float[N,3] x, float[3] s) => (float[3,N] y) '
+        "{ q = QuantizeLinear <axis = 1> (x, s) t = Transpose (q) y = DequantizeLinear <axis = 0> (t, s) }"
+    )
+    rng = np.random.default_rng(1)
+    x, s = rng.normal(size=(5, 3)).astype(np.float32) + 1, np.array([0.1, 0.01, 0.003], np.float32)
+    t_x, t_s = rng.normal(size=(5, 3)).astype(np.float32), rng.normal(size=3).astype(np.float32)
+    feeds = {"x": x, "s": s, "x_tangent": t_x, "s_tangent": t_s}
+    found = tangents(text, feeds, ["QuantizeLinear"], wrt=["x", "s"])["y_tangent"]
+    by_x, by_s = fake_quantised(x.astype(float), s.astype(float), 0, 0, 255, np.ones((5, 3)))
+    np.testing.assert_allclose(found.T, by_x * t_x + by_s * t_s, rtol=1e-3, atol=1e-4)
+
+
+def test_tangent_inside_a_loop_and_on_the_command_line(tmp_path: Path) -> None:
+    """Each of 3 steps multiplies by 1.5 and rounds: straight through, dy/dx is 1.5^3."""
+    text = """<ir_version: 10, opset_import: ["": 21]> m (double[2] x) => (double[2] y) {
+        n = Constant <value = int64 {3}> ()
+        y = Loop (n, , x) <body = b (int64 i, bool c, double[2] h) => (bool go, double[2] new) {
+            w = Constant <value = double {1.5}> ()
+            go = Identity (c)
+            p = Mul (h, w)
+            new = Round (p)
+        }>
+    }"""
+    feeds = {"x": np.asarray([1.0, 2.0]), "x_tangent": np.asarray([1.0, -2.0])}
+    expected = 1.5**3 * feeds["x_tangent"]
+    np.testing.assert_allclose(tangents(text, feeds, ["Round"])["y_tangent"], expected)
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    arguments = ["transform", str(path), "--mode", "forward", "--straight-through", "Round"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    np.testing.assert_allclose(run_ort(onnx.load(tmp_path / "m.jvp.onnx"), feeds)["y_tangent"], expected)
+
+
+def test_forward_mode_refuses_an_unknown_operator_by_name() -> None:
+    with pytest.raises(cfad.ModelError, match=r"'Tanh'.*Ceil, Floor"):
+        cfad.jvp(onnx.parser.parse_model(unary("Round")), straight_through=["Tanh"])
