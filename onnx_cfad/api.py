@@ -175,7 +175,8 @@ def jvp(
 
     The result takes the inputs of ``model``, then one tangent ``<name>_tangent`` for each ``wrt`` name, and gives the
     outputs of ``model``, then one ``<output>_tangent`` for each differentiated output, of the same shape and element
-    type. Loops carry tangents along: there is no tape.
+    type. Loops carry tangents along: there is no tape. Those that iterate to a fixed point, within a tight tolerance or
+    by their metadata, solve a linear system for them.
 
     Args:
         model: Path, ``onnx.ModelProto``, ``ir.Model`` or a torch ``ONNXProgram``; never modified.

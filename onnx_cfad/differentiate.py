@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.base import Prepared
+from onnx_cfad.adjoint.base import Adjoint, Prepared
 from onnx_cfad.adjoint.clip import Clipping
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.directions import check_directions, scan_directions
 from onnx_cfad.adjoint.expr import Builder, Expr, full, zeros_like
+from onnx_cfad.adjoint.implicit import Implicit
 from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.sweep import Sweep, passes_derivative, refuse_missing_rules
 from onnx_cfad.diagnostics import convergence_outputs
@@ -30,7 +31,7 @@ from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import Types, infer_types
 from onnx_cfad.interface import order_of, record_diagnostics, record_interface
 from onnx_cfad.model import fingerprint, normalise, save
-from onnx_cfad.names import InterfaceNames, Namer
+from onnx_cfad.names import ADJOINT, InterfaceNames, Namer
 from onnx_cfad.options import Options
 from onnx_cfad.plan.choose import choose_adjoints
 from onnx_cfad.plan.plan import Plan, written
@@ -207,9 +208,16 @@ def _prepare(model: ir.Model, types: Types, sites: ControlFlowGraph, adjoints: P
     known = [site for site in reversed(sites.sites()) if site.path in adjoints]
     prepared: list[Prepared] = []
     for site in known:
+        mark_implicit(site.node, adjoints[site.path])
         with Blamed(site.node, "it cannot be prepared to be run backwards", path=site.path):
             prepared.append(adjoints[site.path].prepare(site.node, types, builder))
     return Prepared.merged(prepared)
+
+
+def mark_implicit(node: ir.Node, adjoint: Adjoint) -> None:
+    """Writes an implicit adjoint into the loop's metadata: further derivatives of it are implicit too."""
+    if isinstance(adjoint, Implicit):
+        node.metadata_props[ADJOINT] = written(adjoint)
 
 
 def _reverse(

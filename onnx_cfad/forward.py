@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnx_cfad.adjoint.base import Prepared
 from onnx_cfad.adjoint.directions import check_directions, scan_directions
 from onnx_cfad.adjoint.expr import Builder, Expr, zeros_like
 from onnx_cfad.adjoint.forward_sweep import ForwardSweep
+from onnx_cfad.adjoint.implicit import Implicit
 from onnx_cfad.adjoint.sweep import passes_derivative, refuse_missing_rules
 from onnx_cfad.differentiate import (
     Gradient,
@@ -18,6 +20,7 @@ from onnx_cfad.differentiate import (
     differentiate,
     known_estimators,
     make_room,
+    mark_implicit,
     named_output,
     node_count,
     record,
@@ -26,13 +29,16 @@ from onnx_cfad.errors import ModelError, PlanError
 from onnx_cfad.expand import expand_training
 from onnx_cfad.finish import declare_shapes, finish
 from onnx_cfad.graph.activity import reached_from_selection
+from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.regions import control_flow
+from onnx_cfad.graph.stand_in import remove_stand_ins
 from onnx_cfad.graph.straight_through import mark_straight_through
-from onnx_cfad.graph.types import infer_types
+from onnx_cfad.graph.types import Types, infer_types
 from onnx_cfad.interface import order_of, record_interface, recorded_holders
 from onnx_cfad.model import fingerprint, normalise
 from onnx_cfad.names import InterfaceNames, Namer
 from onnx_cfad.options import Options
+from onnx_cfad.plan.choose import choose_adjoints
 from onnx_cfad.plan.plan import Plan
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
@@ -72,13 +78,15 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
     HoistInvariantsPass()(model)
     mark_straight_through(model, known_estimators(options))
     selection = select(model, options, control_flow(model))
+    implicit = _prepare(model, infer_types(model), options)
     infer_types(model)
     selection = reselect(model, options, selection)
     primal = frozenset(model.graph)
     names = interface_names(model.graph, selection, forward=True)
-    warnings = _sweep(model, options, selection, names)
+    warnings = _sweep(model, options, selection, names, implicit)
     record(model, options, Plan({}), origin, order)
     record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
+    remove_stand_ins(model.graph)
     if options.seeds is not None:
         known = {value.name: value for value in model.graph.outputs}
         results = {given: known[name] for name, given in names.pushed.items()}
@@ -133,7 +141,28 @@ def _refuse_reverse_options(options: Options) -> None:
             raise PlanError(name, "is of a reverse pass, and forward mode has none", "Leave it out.")
 
 
-def _sweep(model: ir.Model, options: Options, selection: Selection, names: InterfaceNames) -> list[str]:
+def _prepare(model: ir.Model, types: Types, options: Options) -> dict[ir.Graph, Implicit]:
+    """Puts a stand-in behind every loop that is a fixed point, inner ones first; gives the bodies of these."""
+    builder, sites = Builder(Namer.of_model(model), model.opset_imports[""]), control_flow(model)
+    chosen = choose_adjoints(sites, options)
+    prepared: list[Prepared] = []
+    for site in reversed(sites.sites()):
+        adjoint = chosen.decisions[site.path].adjoint if site.path in chosen else None
+        if isinstance(adjoint, Implicit):
+            mark_implicit(site.node, adjoint)
+            with Blamed(site.node, "it cannot be prepared for tangents", path=site.path):
+                prepared.append(adjoint.prepare_tangents(site.node, types, builder))
+    adjoints = Prepared.merged(prepared).adjoints
+    return {body: adjoint for body, adjoint in adjoints.items() if isinstance(adjoint, Implicit)}
+
+
+def _sweep(
+    model: ir.Model,
+    options: Options,
+    selection: Selection,
+    names: InterfaceNames,
+    implicit: dict[ir.Graph, Implicit],
+) -> list[str]:
     """Runs the forward sweep over the main graph and adds the interface; gives warnings."""
     graph = model.graph
     activity, sites = activity_of(model, selection), control_flow(model)
@@ -144,7 +173,7 @@ def _sweep(model: ir.Model, options: Options, selection: Selection, names: Inter
         builder.namer.reserve(name)
     make_room(model, set(names.all()), builder.namer)
     tangents = {value: _input(graph, value, names.tangents[value.name or ""]) for value in selection.wrt}
-    sweep = ForwardSweep(activity, cut, sites, tangents)
+    sweep = ForwardSweep(activity, cut, sites, tangents, implicit)
     sweep.run(graph, builder, apart=options.seeds is not None)
     warnings: list[str] = []
     outputs = reselect(model, options, selection).outputs

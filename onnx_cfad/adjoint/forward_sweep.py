@@ -2,6 +2,7 @@
 
 What gives a tangent stands right behind the primal node, so that no primal value is kept for it longer than it is.
 Through a Loop or Scan tangents are carried along beside the values, an If hands them out beside its results: no tape.
+A loop that iterates to a fixed point is one operator: its tangents solve a linear system.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from onnx_cfad.adjoint.directions import refuse_draws
 from onnx_cfad.adjoint.expr import Builder, Expr
 from onnx_cfad.adjoint.forward_branch import push_through_branch
 from onnx_cfad.adjoint.forward_loop import push_through_loop
+from onnx_cfad.adjoint.implicit import Implicit
+from onnx_cfad.adjoint.implicit_tangent import push_through_fixed_point
 from onnx_cfad.adjoint.replay import copy_node
 from onnx_cfad.adjoint.tangent import push_forward
 from onnx_cfad.adjoint.zeros import zero_cotangent
@@ -21,6 +24,7 @@ from onnx_cfad.errors import CfadError
 from onnx_cfad.graph.activity import Activity
 from onnx_cfad.graph.faults import Blamed, placed
 from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop
+from onnx_cfad.graph.stand_in import is_stand_in, stand_in_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +36,14 @@ class ForwardSweep:
         cut: Values whose tangent may be exactly zero because a selecting operator cut it off.
         sites: Paths for messages.
         tangents: The tangents found so far, in the scope of their primal values.
+        implicit: How the loops that have a stand-in are differentiated implicitly, by body.
     """
 
     activity: Activity
     cut: set[ir.Value]
     sites: ControlFlowGraph
     tangents: dict[ir.Value, ir.Value]
+    implicit: dict[ir.Graph, Implicit] = dataclasses.field(default_factory=dict[ir.Graph, Implicit])
 
     def run(self, graph: ir.Graph, builder: Builder, *, apart: bool = False) -> None:
         """Sweeps over the nodes of ``graph`` and puts what gives their tangents, recorded with ``builder``, there.
@@ -48,7 +54,7 @@ class ForwardSweep:
             apart: Sites of ``graph`` give primal results without tangents, and a copy of each gives the tangents.
         """
         for node in list(graph):
-            if not any(map(self.activity.is_active, node.outputs)):
+            if is_stand_in(node) or not any(map(self.activity.is_active, node.outputs)):
                 continue
             if is_loop(node) or is_branch(node):
                 last = self._site_apart(node, builder) if apart else self._site(node, builder)
@@ -75,10 +81,15 @@ class ForwardSweep:
 
     def _site(self, node: ir.Node, builder: Builder) -> ir.Node:
         with Blamed(node, "it cannot be run forwards with tangents", path=self.sites.path_of(node)):
-            return push_through_loop(self, node, builder) if is_loop(node) else push_through_branch(self, node, builder)
+            if is_branch(node):
+                return push_through_branch(self, node, builder)
+            implicit = stand_in_of(node) is not None
+            return push_through_fixed_point(self, node, builder) if implicit else push_through_loop(self, node, builder)
 
     def _site_apart(self, node: ir.Node, builder: Builder) -> ir.Node:
         """As ``_site``; the primal results come from a copy made before, so that they depend on no tangent."""
+        if stand_in_of(node) is not None:
+            return self._site(node, builder)  # a fixed point gives its results without tangents anyway
         refuse_draws(node, self.sites.path_of(node))
         copy, names = copy_node(node, {}, builder.namer), [output.name for output in node.outputs]
         graph = node.graph

@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.base import Adjoint, Prepared
@@ -28,8 +27,10 @@ from onnx_cfad.adjoint.checkpointed import Checkpointed
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder, Expr, op, where, zeros_like
 from onnx_cfad.adjoint.implicit_forward import add_stand_in
-from onnx_cfad.adjoint.linear import LinearMap, needed_for, split_linear
+from onnx_cfad.adjoint.implicit_guard import converged, holds, polished, relative_move
+from onnx_cfad.adjoint.linear import LinearMap, emptied, needed_for, split_linear
 from onnx_cfad.adjoint.sweep import Diagnostics, Sweep
+from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.zeros import zero_cotangent
 from onnx_cfad.errors import PlanError
 from onnx_cfad.graph.fixed_point import find_fixed_point
@@ -37,11 +38,9 @@ from onnx_cfad.graph.regions import captured_by, label, loop_site
 from onnx_cfad.graph.stand_in import StandIn, stand_in_of
 from onnx_cfad.graph.types import Types
 from onnx_cfad.solvers.choice import SOLVERS, solve
-from onnx_cfad.solvers.iteration import iterate
-from onnx_cfad.solvers.system import Solution, System, squared
+from onnx_cfad.solvers.system import Solution, System
 
 FALLBACKS = ("checkpointed", "nan", "none")
-_POLISH = "implicit(fallback=none)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +71,19 @@ class Implicit(Adjoint):
 
     def prepare(self, node: ir.Node, types: Types, builder: Builder) -> Prepared:
         """See ``Adjoint.prepare``: puts a stand-in behind the loop, from which the reverse pass is made."""
+        return self._prepare(node, types, builder, Checkpointed())
+
+    def prepare_tangents(self, node: ir.Node, types: Types, builder: Builder) -> Prepared:
+        """The same for forward mode, whose fallback carries tangents and needs no checkpoints."""
+        return self._prepare(node, types, builder, Taped())
+
+    def _prepare(self, node: ir.Node, types: Types, builder: Builder, fallback: Adjoint) -> Prepared:
         site = loop_site(node)
         point = find_fixed_point(site)
         if point.obstacles:
             why = "; ".join(point.obstacles)
             raise PlanError(label(node), f"it cannot be differentiated implicitly: {why}", "Choose checkpointed.")
-        fallback = Checkpointed() if self.fallback == "checkpointed" else None
-        below = add_stand_in(node, point, fallback, types, builder)
+        below = add_stand_in(node, point, fallback if self.fallback == "checkpointed" else None, types, builder)
         adjoints = {**below.adjoints, site.body: self}
         return dataclasses.replace(below, adjoints=adjoints)
 
@@ -119,7 +124,7 @@ class _Reverse:
         met = self.met()
         system = System.of(self.transposed, self.rhs, self.adjoint.tol)
         solution = solve(self.adjoint.solver, system, met, self.adjoint.max_iterations)
-        fine = self.fine(met, solution)
+        fine = holds(solution, None if self.adjoint.fallback == "none" else met)
         self.diagnose(fine, solution)
         if self.adjoint.fallback == "checkpointed":
             self.with_fallback(fine, solution, seeded)
@@ -160,7 +165,7 @@ class _Reverse:
         self.entering = [inner.take(final) for final in self.finals]
         others = {value: inner.take(value) for value in inner if value.graph is not graph}
         self.captured = {v: ct for v, ct in others.items() if ct is not None and self.sweep.activity.is_active(v)}
-        once, constants = _emptied(graph)
+        once, constants = emptied(graph)
         steady, moving = split_linear(inner.builder.nodes, entries)
         self.outer.initializers.extend([*constants, *inner.builder.initializers])
         self.outer.nodes.extend([*once, *steady])
@@ -176,27 +181,11 @@ class _Reverse:
         """Whether to trust that the loop converged (bool scalar)."""
         if self.adjoint.fallback == "none":
             return self.outer.constant(True)
-        predicate = self.outer.expr(self.stand_in.predicate)
-        if self.point.condition is not None:
-            return predicate
-        residual = self.residual()
-        return op.And(predicate, op.LessOrEqual(residual, float(np.sqrt(np.finfo(residual.dtype.numpy()).eps))))
+        return converged(self.outer, self.stand_in, self.residual() if self.point.condition is None else None)
 
     def residual(self) -> Expr:
-        """How far one more iteration would move the results, relative to them (2-norms, scalar)."""
-        dtype = self.outer.expr(self.finals[0]).dtype
-        dtype = dtype if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
-        ends = [self.outer.expr(final).cast(dtype) for final in self.finals]
-        moves = [self.outer.expr(self.exits[f]).cast(dtype) - end for f, end in zip(self.finals, ends, strict=True)]
-        whole = op.Sqrt(squared(ends))
-        return op.Sqrt(squared(moves)) / op.Max(whole, float(np.finfo(dtype.numpy()).tiny))
-
-    def fine(self, met: Expr, solution: Solution) -> Expr:
-        """Whether the implicit gradient holds (bool scalar)."""
-        if self.adjoint.fallback == "none":
-            return solution.solved
-        result = op.And(met, solution.solved)
-        return result if solution.contraction is None else op.And(result, op.Less(solution.contraction, 1))
+        """How far one more iteration would move the results, relative to them (scalar)."""
+        return relative_move(self.outer, self.finals, [self.exits[final] for final in self.finals])
 
     def diagnose(self, fine: Expr, solution: Solution) -> None:
         """Leaves what a user may ask for where the pipeline finds it."""
@@ -222,7 +211,7 @@ class _Reverse:
         implicit = self.outer.child()
         results = self.gradients(implicit, [implicit.expr(u.value) for u in solution.values], list(self.captured))
         by_value = dict(zip(self.captured, results, strict=True))
-        nodes, constants = _emptied(again)
+        nodes, constants = emptied(again)
         inner.builder.nodes[:0] = nodes
         inner.builder.initializers.extend(constants)
         graphs = [
@@ -256,17 +245,8 @@ class _Reverse:
 
     def gradients(self, builder: Builder, us: Sequence[Expr], captured: list[ir.Value]) -> list[Expr]:
         """The cotangents of captured values from the solution."""
-        polished = self.polished(builder, us)
-        return self.map.apply(builder, polished, [self.captured[value] for value in captured], captured)
-
-    def polished(self, builder: Builder, us: Sequence[Expr]) -> list[Expr]:
-        """One more step of the fixed-point solver, in a Loop whose derivative is the implicit one."""
-
-        def step(inner: Builder, states: list[Expr]) -> tuple[Expr, list[Expr]]:
-            moved = self.transposed(inner, states)
-            return inner.constant(True), [inner.expr(b.value) + v for b, v in zip(self.rhs, moved, strict=True)]
-
-        return iterate(1, builder.constant(True), step, us, name="adjoint", adjoint=_POLISH)
+        better = polished(builder, us, self.rhs, self.transposed, name="adjoint")
+        return self.map.apply(builder, better, [self.captured[value] for value in captured], captured)
 
 
 def _taking_part(found: StandIn, seeded: dict[ir.Value, Expr]) -> list[ir.Value]:
@@ -279,15 +259,6 @@ def _taking_part(found: StandIn, seeded: dict[ir.Value, Expr]) -> list[ir.Value]
         reads = {v for node in needed_for(nodes, [exits[final]]) for v in (*node.inputs, *captured_by(node))}
         part += [other for entry, other in entering.items() if entry in reads and other not in part]
     return [final for final in found.results if final in part]
-
-
-def _emptied(graph: ir.Graph) -> tuple[list[ir.Node], list[ir.Value]]:
-    """Takes all nodes and constants out of a graph."""
-    graph.outputs.clear()
-    nodes, constants = list(graph), list(graph.initializers.values())
-    graph.remove(nodes)
-    graph.initializers.clear()
-    return nodes, constants
 
 
 def _closed(builder: Builder, results: list[Expr | None], like: list[ir.Value], name: str) -> ir.Graph:

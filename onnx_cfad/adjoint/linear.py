@@ -70,3 +70,12 @@ def needed_for(nodes: Sequence[ir.Node], results: Iterable[ir.Value]) -> list[ir
             kept.append(node)
             needed.update(v for v in (*node.inputs, *captured_by(node)) if v is not None)
     return kept[::-1]
+
+
+def emptied(graph: ir.Graph) -> tuple[list[ir.Node], list[ir.Value]]:
+    """Takes all nodes and constants out of a graph, and gives them."""
+    graph.outputs.clear()
+    nodes, constants = list(graph), list(graph.initializers.values())
+    graph.remove(nodes)
+    graph.initializers.clear()
+    return nodes, constants

@@ -1,0 +1,66 @@
+"""When an implicit derivative holds, and the last step that makes it differentiable again; for both modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_cfad.adjoint.expr import Builder, Expr, op
+from onnx_cfad.graph.stand_in import StandIn
+from onnx_cfad.solvers.iteration import iterate
+from onnx_cfad.solvers.system import Solution, squared
+
+_POLISH = "implicit(fallback=none)"
+
+
+def relative_move(builder: Builder, ends: Sequence[ir.Value], exits: Sequence[ir.Value]) -> Expr:
+    """How far one more iteration, which gives ``exits``, moves ``ends``, relative to them (2-norms, scalar)."""
+    dtype = ends[0].dtype
+    dtype = dtype if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    before = [builder.expr(end).cast(dtype) for end in ends]
+    moves = [builder.expr(after).cast(dtype) - end for after, end in zip(exits, before, strict=True)]
+    whole = op.Sqrt(squared(before))
+    return op.Sqrt(squared(moves)) / op.Max(whole, float(np.finfo(dtype.numpy()).tiny))
+
+
+def converged(builder: Builder, stand_in: StandIn, residual: Expr | None) -> Expr:
+    """Whether the loop met its tolerance (bool scalar); where it has none, whether it ran and ``residual`` is small."""
+    predicate = builder.expr(stand_in.predicate)
+    if residual is None:
+        return predicate
+    return op.And(predicate, op.LessOrEqual(residual, float(np.sqrt(np.finfo(residual.dtype.numpy()).eps))))
+
+
+def holds(solution: Solution, met: Expr | None) -> Expr:
+    """Whether a solution is one and stands for the loop (bool scalar); only the former where ``met`` is None."""
+    if met is None:
+        return solution.solved
+    result = op.And(met, solution.solved)
+    return result if solution.contraction is None else op.And(result, op.Less(solution.contraction, 1))
+
+
+def polished(
+    builder: Builder,
+    us: Sequence[Expr],
+    rhs: Sequence[Expr],
+    apply: Callable[[Builder, list[Expr]], list[Expr]],
+    *,
+    name: str,
+) -> list[Expr]:
+    """One more step u = b + A u, in a Loop whose derivative is the implicit one.
+
+    Args:
+        builder: Records it.
+        us: The solution so far.
+        rhs: b.
+        apply: Records A u with a builder.
+        name: Of the step.
+    """
+
+    def step(inner: Builder, states: list[Expr]) -> tuple[Expr, list[Expr]]:
+        moved = apply(inner, states)
+        return inner.constant(True), [inner.expr(b.value) + v for b, v in zip(rhs, moved, strict=True)]
+
+    return iterate(1, builder.constant(True), step, us, name=name, adjoint=_POLISH)
