@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.aionnx_preview_training.op_adam import Adam as TrainingAdam
 
 from onnx_cfad.errors import TargetError
 from onnx_cfad.numeric.lower import lower
@@ -101,6 +102,8 @@ def _rounded_output(evaluator: Evaluator, feeds: Arrays, found: Arrays) -> str |
         return None
     for name, before in found.items():
         a, b = np.asarray(before), np.asarray(there[name])
+        if a.dtype.name in EPSILON and a.dtype != np.float64:
+            return f"output '{name}' in {a.dtype.name}"
         if isinstance(before, list) or a.dtype != np.float64 or a.shape != b.shape:
             continue
         elements = b[(a != b) & np.isfinite(b)]
@@ -191,6 +194,18 @@ class Erf(OpRun):
         return (np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype),)
 
 
+class Adam(TrainingAdam):
+    """A step for each tensor in its own type; that of onnx 1.23 rounds the results to float32 when there are several."""
+
+    op_domain = "ai.onnx.preview.training"
+
+    def _run(self, *data: Any, **attributes: Any) -> tuple[Any, ...]:
+        rate, count, *tensors = data
+        number = len(tensors) // 4
+        steps = [self._run1(rate, count, *tensors[k::number], **attributes) for k in range(number)]
+        return tuple(result for kind in zip(*steps, strict=True) for result in kind)
+
+
 def _limited_reference(model: onnx.ModelProto, limit: int) -> Callable[[list[str], dict[str, Any]], Any]:
     """Runs ``model``, but gives up on an evaluation with more than ``limit`` node executions."""
     executed = 0
@@ -199,7 +214,7 @@ def _limited_reference(model: onnx.ModelProto, limit: int) -> Callable[[list[str
         """Counts in every scope: subgraphs and function bodies are run by evaluators of the same class."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **{**kwargs, "new_ops": [Erf]})
+            super().__init__(*args, **{**kwargs, "new_ops": [Erf, Adam]})
 
         def run(self, *args: Any, **kwargs: Any) -> Any:
             nonlocal executed

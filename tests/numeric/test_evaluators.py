@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from onnx_cfad.model import load
+from onnx_cfad.numeric import evaluators
 from onnx_cfad.numeric.evaluators import Evaluator, choose_evaluator, deviation
 from onnx_cfad.runtime import Session
 from tests.onnx_text import LOOP, model
@@ -102,6 +103,45 @@ def test_float64_kernel_that_computes_in_float32_is_not_taken() -> None:
     evaluator, _ = chosen(proto, {"x": np.asarray([2, 0, -3], np.float32)})
     assert evaluator.name == "float64 in the reference evaluator"
     assert "computes output 'y' in float32" in evaluator.remarks[0]
+
+
+ADAM = """<ir_version: 10, opset_import: ["ai.onnx.preview.training": 1]>
+g (float r, int64 t, float[1] x, float[2] z, float[1] dx, float[2] dz, float[1] v, float[2] w, float[1] h, float[2] k)
+    => (float[1] x1, float[2] z1, float[1] v1, float[2] w1, float[1] h1, float[2] k1) {
+    x1, z1, v1, w1, h1, k1 = ai.onnx.preview.training.Adam
+        <alpha = 0.9, beta = 0.8, epsilon = 0.1, norm_coefficient = 0.2> (r, t, x, z, dx, dz, v, w, h, k)
+}"""
+
+
+def test_reference_steps_several_tensors_in_float64() -> None:
+    """Adam of onnx 1.23 rounds to float32 where there are several, so that a difference quotient of it is 0."""
+    rng = np.random.default_rng(0)
+    sizes = {"x": 1, "z": 2, "dx": 1, "dz": 2, "v": 1, "w": 2, "h": 1, "k": 2}
+    tensors = {name: rng.uniform(0.5, 1, size).astype(np.float32) for name, size in sizes.items()}
+    feeds = {"r": np.float32(0.1), "t": np.asarray(3), **tensors}
+    exact = {name: array.astype(np.float64) for name, array in feeds.items() if name != "t"}
+    alpha, beta, epsilon, decay = (float(np.float32(number)) for number in (0.9, 0.8, 0.1, 0.2))
+    rate = exact["r"] * np.sqrt(1 - beta**3) / (1 - alpha**3)
+    expected = {}
+    for x, v, h in (("x", "v", "h"), ("z", "w", "k")):
+        g = decay * exact[x] + exact[f"d{x}"]
+        expected[f"{v}1"] = alpha * exact[v] + (1 - alpha) * g
+        expected[f"{h}1"] = beta * exact[h] + (1 - beta) * g**2
+        expected[f"{x}1"] = exact[x] - rate * expected[f"{v}1"] / (np.sqrt(expected[f"{h}1"]) + epsilon)
+    evaluator = choose_evaluator(load(onnx.parser.parse_model(ADAM)), feeds, expected)
+    assert evaluator.name == "float64 in the reference evaluator"
+    found = evaluator.run(feeds)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-14, err_msg=name)
+
+
+def test_reference_operator_that_rounds_to_float32_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluators.Erf, "_run", lambda self, x: (np.tanh(x).astype(np.float32),))
+    feeds = {"x": np.asarray([0.3, -0.2], np.float32), "trips": np.asarray(1)}
+    given = {"y": np.tanh(feeds["x"])}
+    evaluator = choose_evaluator(load(model(ERF_LOOP)), feeds, given, threads=1)
+    assert evaluator.name == "float32 in ONNX Runtime"
+    assert "computes output 'y' in float32" in evaluator.remarks[1]
 
 
 def test_whole_numbers_are_not_taken_for_float32() -> None:
