@@ -195,7 +195,7 @@ class Erf(OpRun):
 
 
 class Adam(TrainingAdam):
-    """A step for each tensor in its own type; that of onnx 1.23 rounds the results to float32 when there are several."""
+    """A step for each tensor in its own type; that of onnx 1.23 rounds to float32 when there are several."""
 
     op_domain = "ai.onnx.preview.training"
 

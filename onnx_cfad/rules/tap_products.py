@@ -1,7 +1,8 @@
 """The adjoint of a correlation by its kernel, tap by tap: one matrix product over batch and places for each tap.
 
 A Scan over the taps reads the shifted signal and multiplies; no more than one shifted copy is held. Two to three times
-faster in ONNX Runtime 1.32 than one Conv over the batch, unless there are few channels or few places.
+faster in ONNX Runtime 1.32 than one Conv over the batch, unless there are few channels or few places. A kernel of one
+tap takes no Scan: there a product for each of the batch is faster than the transpositions that one product would need.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.cotangents import wide
@@ -40,22 +42,13 @@ def tap_products(x: Expr, y: Expr, windows: Sequence[Window], *, group: int) -> 
     rows, columns = size_of(y, 1), size_of(x, 1)
     assert isinstance(rows, int)
     assert isinstance(columns, int)
-    padded = _padded(x, windows)
-    flat = _rows(y, rows // group, windows, group)
-    taps = [
-        [k * w.dilation for k, w in zip(tap, windows, strict=True)] for tap in itertools.product(*map(range, kernel))
-    ]
-    if len(taps) == 1:
-        product = _product_at(padded, flat, padded.builder.constant(taps[0]), windows, group, rows, columns)
-        return op.Reshape(product, [rows, columns // group, *kernel])
-
-    def step(inner: Builder, _: list[Expr], slices: list[Expr]) -> tuple[list[Expr], list[Expr]]:
-        shifted, fixed = inner.expr(padded.value), inner.expr(flat.value)
-        product = _product_at(shifted, fixed, slices[0], windows, group, rows, columns)
-        return [], [product]
-
-    _, (products,) = scan(step, [], [padded.builder.constant(taps)], name="taps")
-    return op.Reshape(op.Transpose(products, perm=[1, 2, 0]), [rows, columns // group, *kernel])
+    x = _padded(x, windows)
+    if all(taps == 1 for taps in kernel):
+        product = _only_product(x, y, windows, group, rows, columns)
+    else:
+        seeds = wide(y)
+        product = _stacked_products(x.cast(seeds.dtype), seeds, windows, group, rows, columns).cast(y.dtype)
+    return op.Reshape(product, [rows, columns // group, *kernel])
 
 
 def _padded(x: Expr, windows: Sequence[Window]) -> Expr:
@@ -63,6 +56,73 @@ def _padded(x: Expr, windows: Sequence[Window]) -> Expr:
     if all(isinstance(size, int) and size == 0 for size in (*begins, *ends)):
         return x
     return op.Pad(x, vector([0, 0, *begins, 0, 0, *ends], x.builder), 0)
+
+
+def _stacked_products(x: Expr, y: Expr, windows: Sequence[Window], group: int, rows: int, columns: int) -> Expr:
+    """The product for each tap, with the taps last: [M, C, T], or [group, M / group, C / group, T].
+
+    Batch and places are one axis, so that a tap is one product and nothing is left to sum. Channels are the last axis
+    of the signal (with groups the first), so that a shifted copy is its matrix without another transposition.
+    """
+    axes = list(range(2, 2 + len(windows)))
+    each = columns // group
+    signal = op.Transpose(x, perm=[0, *axes, 1] if group == 1 else [1, 0, *axes])
+    read_axes = [axis - 1 for axis in axes] if group == 1 else axes
+    flat = op.Reshape(op.Transpose(y, perm=[1, 0, *axes]), [rows, -1] if group == 1 else [group, rows // group, -1])
+    starts, ends = _reads(windows, x.builder)
+
+    def step(inner: Builder, _: list[Expr], slices: list[Expr]) -> tuple[list[Expr], list[Expr]]:
+        read = op.Slice(inner.expr(signal.value), *slices, read_axes, [window.stride for window in windows])
+        if group == 1 or each == 1:
+            matrix = op.Reshape(read, [-1, each] if group == 1 else [group, -1, 1])
+        else:
+            matrix = op.Transpose(op.Reshape(read, [group, each, -1]), perm=[0, 2, 1])
+        product = op.MatMul(inner.expr(flat.value), matrix)
+        product.value.shape = ir.Shape([rows, each] if group == 1 else [group, rows // group, each])
+        return [], [product]
+
+    _, (products,) = scan(step, [], [starts, ends], name="taps")
+    return op.Transpose(products, perm=[1, 2, 0] if group == 1 else [1, 2, 3, 0])
+
+
+def _reads(windows: Sequence[Window], builder: Builder) -> tuple[Expr, Expr]:
+    """Where in the padded signal each tap reads, from and to: two of [T, number of windows]."""
+    kernels = [window.kernel for window in windows if isinstance(window.kernel, int)]
+    taps = itertools.product(*map(range, kernels))
+    starts = np.asarray([[k * w.dilation for k, w in zip(tap, windows, strict=True)] for tap in taps])
+    lengths = _lengths(windows)
+    known = [length for length in lengths if isinstance(length, int)]
+    ends = (
+        builder.constant(starts + known)
+        if len(known) == len(lengths)
+        else builder.constant(starts) + vector(lengths, builder)
+    )
+    return builder.constant(starts), ends
+
+
+def _lengths(windows: Sequence[Window]) -> list[Size]:
+    """Elements of the padded signal from the first place of each window to the last, both included."""
+    return [(window.count - 1) * window.stride + 1 for window in windows]
+
+
+def _only_product(x: Expr, y: Expr, windows: Sequence[Window], group: int, rows: int, columns: int) -> Expr:
+    """The product for a kernel of one tap: [M, C / group]. Products for each of the batch, which are summed."""
+    if not _is_whole(windows):
+        axes = list(range(2, 2 + len(windows)))
+        ends, steps = vector(_lengths(windows), x.builder), [window.stride for window in windows]
+        x = op.Slice(x, [0] * len(windows), ends, axes, steps)
+    read = _rows(x, columns // group, windows, group)
+    product = op.MatMul(_rows(y, rows // group, windows, group), op.Transpose(read, perm=[0, 2, 1]))
+    if group > 1:
+        product = op.Reshape(product, [-1, rows, columns // group])
+    total = wide(product).sum([0]).cast(product.dtype)
+    total.value.shape = ir.Shape([rows, columns // group])
+    return total
+
+
+def _is_whole(windows: Sequence[Window]) -> bool:
+    """Whether the only tap reads every element of the padded signal, as far as that is known."""
+    return all(window.stride == 1 and window.slack == 0 for window in windows)
 
 
 def _rows(x: Expr, channels: int, windows: Sequence[Window], group: int) -> Expr:
@@ -74,18 +134,3 @@ def _rows(x: Expr, channels: int, windows: Sequence[Window], group: int) -> Expr
 
 def _product(sizes: Sequence[Size]) -> Size:
     return functools.reduce(lambda a, b: a * b, sizes)
-
-
-def _product_at(
-    x: Expr, flat: Expr, start: Expr, windows: Sequence[Window], group: int, rows: int, columns: int
-) -> Expr:
-    """The product for the tap that reads the padded signal from ``start``: [M, C / group]."""
-    lengths = vector([(window.count - 1) * window.stride + 1 for window in windows], x.builder)
-    axes, steps = list(range(2, 2 + len(windows))), [window.stride for window in windows]
-    read = _rows(op.Slice(x, start, start + lengths, axes, steps), columns // group, windows, group)
-    product = op.MatMul(flat, op.Transpose(read, perm=[0, 2, 1]))
-    if group > 1:
-        product = op.Reshape(product, [-1, rows, columns // group])
-    total = wide(product).sum([0]).cast(product.dtype)
-    total.value.shape = ir.Shape([rows, columns // group])
-    return total

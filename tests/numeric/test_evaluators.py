@@ -136,7 +136,7 @@ def test_reference_steps_several_tensors_in_float64() -> None:
 
 
 def test_reference_operator_that_rounds_to_float32_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluators.Erf, "_run", lambda self, x: (np.tanh(x).astype(np.float32),))
+    monkeypatch.setattr(evaluators.Erf, "_run", lambda _, x: (np.tanh(x).astype(np.float32),))
     feeds = {"x": np.asarray([0.3, -0.2], np.float32), "trips": np.asarray(1)}
     given = {"y": np.tanh(feeds["x"])}
     evaluator = choose_evaluator(load(model(ERF_LOOP)), feeds, given, threads=1)

@@ -113,6 +113,32 @@ def test_static_shapes_need_one_node_a_cotangent() -> None:
     assert set(kinds) <= {"Conv", "ConvTranspose", "Transpose", "Identity"}
 
 
+def test_products_of_taps_need_ten_nodes() -> None:
+    feeds = {"x": normal(2, 16, 9, 9), "w": normal(16, 16, 3, 3)}
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
+    graph = cfad.vjp(node_model(node, feeds), wrt=["w"]).proto().graph
+    outside = [n.op_type for n in graph.node if n.op_type != "Conv"]
+    assert sorted(outside) == ["Pad", "Reshape", "Reshape", "Scan", "Transpose", "Transpose", "Transpose"]
+    (taps,) = [n for n in graph.node if n.op_type == "Scan"]
+    (body,) = [a.g for a in taps.attribute if a.name == "body"]
+    assert [n.op_type for n in body.node] == ["Slice", "Reshape", "MatMul"]
+
+
+@pytest.mark.parametrize("kernel", [3, 1])
+def test_products_of_taps_of_half_precision_are_summed_in_float32(kernel: int) -> None:
+    """The signal has fewer elements than the cotangent, so that it alone would be summed exactly in 16 bits."""
+    x = np.full((1, 16, 12, 12), 1.0, np.float16)
+    seed = np.full((1, 64, 12, 12), 2.0**-11 + 2.0**-9, np.float16)
+    seed[:, :, 0, 0] = 16
+    pads = [kernel // 2] * 4
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=pads)
+    w = np.zeros((64, 16, kernel, kernel), np.float16)
+    emitted = cfad.vjp(node_model(node, {"x": x, "w": w}), wrt=["w"]).proto()
+    found = run_reference(emitted, {"x": x, "w": w, "y_grad": seed})["w_grad"]
+    middle = found[:, :, kernel // 2, kernel // 2].astype(np.float64)
+    np.testing.assert_allclose(middle, seed[0, 0].astype(np.float64).sum(), rtol=2.0**-11)
+
+
 def test_batch_of_half_precision() -> None:
     feeds = {"x": normal(2, 2, 6).astype(np.float16), "w": normal(2, 2, 3).astype(np.float16)}
     assert_vjp(helper.make_node("Conv", ["x", "w"], ["y"], strides=[2]), feeds)
