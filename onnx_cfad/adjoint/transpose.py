@@ -44,11 +44,12 @@ def transposed(rule: Rule, node: ir.Node, tangents: Sequence[Expr | None], build
     """
     scratch = builder.scratch()
     kind = next((t.type for t in tangents if t is not None), None)
-    cts = [_cotangent(y, kind if carries_estimate(y) else y.type or kind, scratch) for y in node.outputs]
+    outputs = tuple(node.outputs)  # a rule may make the node hand out more
+    cts = [_cotangent(y, kind if carries_estimate(y) else y.type or kind, scratch) for y in outputs]
     seeds = _pulled_back(rule, node, cts, tangents, scratch)
     results = _swept(scratch, [ct for ct in cts if ct is not None], seeds)
     found = [None if ct is None else results.get(ct.value) for ct in cts]
-    for ct, output in zip(cts, node.outputs, strict=True):
+    for ct, output in zip(cts, outputs, strict=True):
         if ct is not None:
             like = builder.expr(output)
             like = like.cast(ct.dtype) if carries_estimate(output) else like

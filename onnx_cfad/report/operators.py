@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import onnx
 import onnx.defs
 
+from onnx_cfad.report.second_order import ORDER_TWO
 from onnx_cfad.rules.registry import Expanded, Linear, NoDerivative, Rule, entries, tangent_entry
 
 _CONTROL_FLOW = {
@@ -36,9 +37,11 @@ _MODES = (
     "Every operator with a rule is differentiated in reverse and in forward mode, and what is emitted in both again. "
     "Forward mode passes it as its column says: elementwise, by the VJP rule as it is, since the Jacobian is diagonal; "
     "linear, by the operator itself on the tangents; own rule, by a JVP rule; transposed, by the VJP rule transposed; "
-    "body, through the operators that it is written out in."
+    "body, through the operators that it is written out in. The orders are those that a test compares with differences "
+    "for the operator alone, read off the tests' cases; order 2 in reverse over reverse, forward over reverse and "
+    "reverse over forward."
 )
-_RULE_HEADINGS = ("operator", "opset", "forward mode", "rule in")
+_RULE_HEADINGS = ("operator", "opset", "forward mode", "orders", "rule in")
 _WIDTH = 120
 
 
@@ -104,10 +107,8 @@ def markdown() -> str:
         textwrap.fill(counts, _WIDTH),
         textwrap.fill(_READING, _WIDTH),
         textwrap.fill(_MODES, _WIDTH),
-        _section("With a rule", ("operator", "opset", "forward mode", "rule in"), rules, _place),
-        _section(
-            "Through the body of the specification", ("operator", "opset", "forward mode", "rule in"), bodies, _place
-        ),
+        _section("With a rule", _RULE_HEADINGS, rules, _place),
+        _section("Through the body of the specification", _RULE_HEADINGS, bodies, _place),
         _section("Control flow and rewritten operators", ("operator", "opset", "how"), flow, _way),
         _section("No derivative", ("operator", "opset", "reason"), constant, _reason),
         _section("No entry", ("operator", "opset", "floating point"), without, _floats),
@@ -132,8 +133,14 @@ def _place(operator: Operator) -> str:
 
 
 def _forward(operator: Operator) -> tuple[str, ...]:
-    """How forward mode passes an operator with a VJP rule."""
-    return (_forward_of("", operator.name, operator.entry),) if isinstance(operator.entry, Rule) else ()
+    """How forward mode passes an operator with a VJP rule, and the orders that are tested."""
+    if not isinstance(operator.entry, Rule):
+        return ()
+    return _forward_of("", operator.name, operator.entry), _orders("", operator.name)
+
+
+def _orders(domain: str, name: str) -> str:
+    return "1, 2" if (f"{domain}::{name}" if domain else name) in ORDER_TWO else "1"
 
 
 def _forward_of(domain: str, name: str, rule: Rule) -> str:
@@ -163,12 +170,12 @@ def _floats(operator: Operator) -> str:
 
 def _other_domains() -> str:
     """The operators of other domains that have an entry: how, and where or why."""
-    rows: list[tuple[str, str, str, str]] = []
+    rows: list[tuple[str, ...]] = []
     for domain, name, entry in entries():
         if domain:
-            forward = _forward_of(domain, name, entry) if isinstance(entry, Rule) else "-"
-            rows.append((domain, name, forward, _file_of(entry) if isinstance(entry, Rule) else entry.reason))
-    headings = ("domain", "operator", "forward mode", "rule in, or why there is no derivative")
+            how = (_forward_of(domain, name, entry), _orders(domain, name)) if isinstance(entry, Rule) else ("-", "-")
+            rows.append((domain, name, *how, _file_of(entry) if isinstance(entry, Rule) else entry.reason))
+    headings = ("domain", "operator", "forward mode", "orders", "rule in, or why there is no derivative")
     return f"## Other domains\n\n{_table(headings, rows)}"
 
 

@@ -23,12 +23,6 @@ from onnx_cfad.rules.registry import NoDerivative, Rule, entries, rule_for
 PACKAGE = pathlib.Path(onnx_cfad.__file__).parent
 RULE_TESTS = pathlib.Path(__file__).parent
 CONTROL_FLOW = {"Loop", "Scan", "If"}
-# Tests that check derivatives in one mode only, or do not say the operator's name, and where the operator is checked.
-CHECKED_ELSEWHERE = {
-    "Optional": "tests/corpus/sequences.py",
-    "OptionalGetElement": "tests/corpus/sequences.py",
-    "TransposeMatMul": "the older name of FusedMatMul, with its rule",
-}
 
 
 def emitted() -> set[str]:
@@ -77,8 +71,4 @@ def named_in_tests(name: str, pattern: str) -> bool:
 @pytest.mark.parametrize(("domain", "name"), operators_with_rules(), ids=lambda part: part or "onnx")
 def test_every_rule_is_checked_in_both_modes(domain: str, name: str) -> None:
     del domain
-    assert named_in_tests(name, r"\b(check|assert_vjp)\(") or name in CHECKED_ELSEWHERE
-
-
-def test_no_name_is_listed_in_vain() -> None:
-    assert not [name for name in CHECKED_ELSEWHERE if named_in_tests(name, r"\b(check|assert_vjp)\(")]
+    assert named_in_tests(name, r"\b(check|assert_vjp)\(")
