@@ -135,7 +135,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     HoistInvariantsPass()(model)
     mark_straight_through(model, known_estimators(options))
     sites = control_flow(model)
-    adjoints = choose_adjoints(sites, options, profile)
+    adjoints = choose_adjoints(sites, types, options, profile)
     trips = _site_reports(sites, adjoints)
     selection = select(model, options, sites)
     refuse_missing_rules(model.graph, activity_of(model, selection), sites)

@@ -144,7 +144,7 @@ def _refuse_reverse_options(options: Options) -> None:
 def _prepare(model: ir.Model, types: Types, options: Options) -> dict[ir.Graph, Implicit]:
     """Puts a stand-in behind every loop that is a fixed point, inner ones first; gives the bodies of these."""
     builder, sites = Builder(Namer.of_model(model), model.opset_imports[""]), control_flow(model)
-    chosen = choose_adjoints(sites, options)
+    chosen = choose_adjoints(sites, types, options)
     prepared: list[Prepared] = []
     for site in reversed(sites.sites()):
         adjoint = chosen.decisions[site.path].adjoint if site.path in chosen else None

@@ -143,10 +143,10 @@ def inspect(source: Source, options: Options | None = None) -> Inspection:
     model = expand_training(normalise(loaded))
     author = _symbols(model.graph)
     options = options or Options()
-    simplify_branches(model, options)
+    types = simplify_branches(model, options)
     activity, names, remarks = _activity(model, options)
     sites = control_flow(model)
-    plan = choose_adjoints(sites, options)
+    plan = choose_adjoints(sites, types, options)
     view = _View(activity, plan, author)
     lacking = [
         node for node in model.graph.all_nodes() if rule_for(node) is None and not is_loop(node) | is_branch(node)

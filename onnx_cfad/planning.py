@@ -33,8 +33,8 @@ def plan_model(source: ir.Model, options: Options) -> Plan:
     """
     profile = profile_for(options, fingerprint(source))
     model = expand_training(normalise(source))
-    simplify_branches(model, options)
-    return choose_adjoints(control_flow(model), options, profile)
+    types = simplify_branches(model, options)
+    return choose_adjoints(control_flow(model), types, options, profile)
 
 
 def profile_for(options: Options, model: str) -> Profile | None:

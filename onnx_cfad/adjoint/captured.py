@@ -134,8 +134,11 @@ class CapturedSums:
         if not self.keeper.carries_only:
             return True
         trips, result = trip_count(self.site).static, size_of_result(product)
-        factors = sum(math.prod(v.shape.numpy()) for v in (product.left, product.right) if v.shape is not None)
-        return trips is not None and result is not None and trips * factors <= 3 * result
+        shapes = [v.shape for v in (product.left, product.right)]
+        sizes = [math.prod(shape.numpy()) for shape in shapes if shape is not None and shape.is_static()]
+        if trips is None or result is None or len(sizes) < len(shapes):
+            return False
+        return trips * sum(sizes) <= 3 * result
 
     def _stackable(self, value: ir.Value) -> bool:
         if value.shape is None:

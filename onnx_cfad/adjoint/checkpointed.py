@@ -21,10 +21,11 @@ from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder
 from onnx_cfad.adjoint.reversal import Reversal
 from onnx_cfad.adjoint.scan_loop import scan_to_loop
-from onnx_cfad.adjoint.segments import SHORTEST, Segmented, segment_loop, segment_scan
+from onnx_cfad.adjoint.segments import LONGEST_SEQUENCE, SHORTEST, Segmented, segment_loop, segment_scan
 from onnx_cfad.adjoint.sweep import Sweep
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.errors import PlanError
+from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.products import dear_products
 from onnx_cfad.graph.regions import LoopSite, label, loop_site
 from onnx_cfad.graph.trips import trip_count
@@ -68,7 +69,8 @@ class Checkpointed(Adjoint):
         known = count.static if not count.conditional else None
         known = known or rows_read(site)
         if self.segment == 0 and known is not None:
-            return dataclasses.replace(self, segment=best_length(known)).prepare(node, types, builder)
+            length = min(best_length(known), _longest(site, types) or known)
+            return dataclasses.replace(self, segment=length).prepare(node, types, builder)
         size = self.segment ** (self.levels - 1)
         if count.static is not None and count.static <= max(self.segment, 1):
             return Taped(self.tape).prepare(node, types, builder)
@@ -132,4 +134,14 @@ def _segmented(site: LoopSite, size: int, types: Types, builder: Builder) -> Seg
         node = site.node if site.is_scan else loop_to_scan(site, count.static, builder.namer, slice_rows=True)
         return segment_scan(node, size, count.static, builder)
     node = scan_to_loop(site.node, builder) if site.is_scan else site.node
-    return segment_loop(node, size, builder, conditional=count.conditional)
+    return segment_loop(node, size, builder, conditional=count.conditional, longest=_longest(site, types))
+
+
+def kept_in_sequences(site: LoopSite, types: Types) -> list[ir.Value]:
+    """The carries of which a tape is a sequence: their shape varies, or they are sequences themselves."""
+    entries = [c.entry for c in site.carries if carries_derivative(c.entry)]
+    return [] if site.is_scan else [v for v in entries if not types.is_uniform(v, site.body)]
+
+
+def _longest(site: LoopSite, types: Types) -> int | None:
+    return LONGEST_SEQUENCE if kept_in_sequences(site, types) else None

@@ -24,6 +24,9 @@ WITHOUT_LIMIT = 64
 SHORTEST = 16
 """Iterations in a segment at least: below, the overhead of the outer loop shows."""
 
+LONGEST_SEQUENCE = 128
+"""Iterations in a segment at most, where carries are kept in a sequence: it is copied by each SequenceInsert."""
+
 _NO_LIMIT = 2**40
 _INT64 = ir.TensorType(ir.DataType.INT64)
 _BOOL = ir.TensorType(ir.DataType.BOOL)
@@ -86,7 +89,9 @@ def segment_scan(node: ir.Node, segment: int, trips: int, builder: Builder) -> S
     return Segmented(outer_node, _producer(inner[0]))
 
 
-def segment_loop(node: ir.Node, segment: int, builder: Builder, *, conditional: bool) -> Segmented:
+def segment_loop(
+    node: ir.Node, segment: int, builder: Builder, *, conditional: bool, longest: int | None = None
+) -> Segmented:
     """Segments a Loop whose trip count only the run knows (or that ``segment`` does not divide).
 
     Args:
@@ -94,15 +99,18 @@ def segment_loop(node: ir.Node, segment: int, builder: Builder, *, conditional: 
         segment: Iterations in a segment; the last one may be shorter. 0 for about the root of the trip limit.
         builder: Gives names and the opset; nothing is recorded with it.
         conditional: A computed condition may end the loop.
+        longest: Iterations in a segment at most, where the run chooses.
     """
-    return _LoopSegments(node, segment, builder, conditional).run()
+    return _LoopSegments(node, segment, builder, conditional, longest).run()
 
 
 class _LoopSegments:
     """Builds the two Loops of ``segment_loop``."""
 
-    def __init__(self, node: ir.Node, segment: int, builder: Builder, conditional: bool) -> None:
-        self.node, self.segment, self.conditional = node, segment, conditional
+    def __init__(
+        self, node: ir.Node, segment: int, builder: Builder, conditional: bool, longest: int | None = None
+    ) -> None:
+        self.node, self.segment, self.conditional, self.longest = node, segment, conditional, longest
         self.site = loop_site(node)
         self.before, self.body = builder.child(), builder.child()
         self.step = self.body.input("segment", _INT64, ir.Shape([]))
@@ -128,6 +136,7 @@ class _LoopSegments:
         if limit is not None:
             root = op.Cast(op.Sqrt(op.Cast(op.Div(limit, 2), to=int(ir.DataType.DOUBLE))), to=int(ir.DataType.INT64))
             sensible = op.Less(limit, _NO_LIMIT)  # exporters write the largest integer for a loop without a limit
+            root = root if self.longest is None else op.Min(root, self.longest)
             chosen = op.Where(sensible, op.Max(root, SHORTEST), WITHOUT_LIMIT)
             chosen.value.shape = ir.Shape([])
             self.chosen = chosen.value

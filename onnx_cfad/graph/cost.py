@@ -14,6 +14,7 @@ from onnx_cfad.graph.trips import trip_count
 
 SYMBOLIC_DIM = 1  # elements counted along a dimension that only the run knows: a plan gives way to certain sizes only
 UNKNOWN_SHAPE = 1 << 12  # bytes that a choice counts for a value of unknown rank: 1,024 elements of float32
+EXACT, NARROW = 16, 2  # bytes that a tape takes of one element at most: of the widest type, and of float16 or bfloat16
 
 _COPIES = frozenset(
     (
@@ -41,12 +42,14 @@ class LoopCost:
         trips: Iterations, known or assumed.
         assumed: The trip count is an assumption.
         carry: Bytes of the floating-point carries.
+        taped_carry: Bytes that a tape takes of these, which may be narrower.
         iteration: Bytes that a full tape keeps of one iteration, loops inside included (an upper estimate).
     """
 
     trips: int
     assumed: bool
     carry: int
+    taped_carry: int
     iteration: int
 
 
@@ -55,7 +58,11 @@ Measured = Mapping[ir.Node, int]
 
 
 def loop_cost(
-    node: ir.Node, assumed_trips: int, measured: Measured | None = None, unknown: int = UNKNOWN_SHAPE
+    node: ir.Node,
+    assumed_trips: int,
+    measured: Measured | None = None,
+    unknown: int = UNKNOWN_SHAPE,
+    widest: int = EXACT,
 ) -> LoopCost:
     """The cost of the loop ``node``.
 
@@ -64,26 +71,31 @@ def loop_cost(
         assumed_trips: Iterations of a loop of which nothing is known.
         measured: Iterations of loops that a profile knows.
         unknown: Bytes that a value of unknown shape counts as; 0 for what is certain.
+        widest: Bytes of an element of the tape at most; carries kept as checkpoints are exact.
     """
     site, measured = loop_site(node), measured or {}
     trips, assumed = _trips(site, assumed_trips)
     if assumed and node in measured:
         trips, assumed = measured[node], False
-    carry = sum(bytes_of(c.entry, unknown) for c in site.carries if carries_derivative(c.entry))
-    return LoopCost(trips, assumed, carry, carry + tape_bytes(site.body, assumed_trips, measured, unknown))
+    carries = [c.entry for c in site.carries if carries_derivative(c.entry)]
+    carry = sum(bytes_of(entry, unknown) for entry in carries)
+    taped = sum(bytes_of(entry, unknown, widest) for entry in carries)
+    residuals = tape_bytes(site.body, assumed_trips, measured, unknown, widest)
+    return LoopCost(trips, assumed, carry, taped, taped + residuals)
 
 
-def bytes_of(value: ir.Value, unknown: int = UNKNOWN_SHAPE) -> int:
+def bytes_of(value: ir.Value, unknown: int = UNKNOWN_SHAPE, widest: int = EXACT) -> int:
     """Bytes of a tensor, or of one element of a list.
 
     Args:
         value: A dimension that is no number counts as ``SYMBOLIC_DIM``.
-        unknown: Bytes where the rank is unknown.
+        unknown: Bytes where the rank is unknown, of which a narrow tape takes half.
+        widest: Bytes of an element at most.
     """
     if value.shape is None or value.dtype is None:
-        return unknown
+        return unknown if widest == EXACT else unknown // 2
     count = int(np.prod([d if isinstance(d, int) else SYMBOLIC_DIM for d in value.shape.dims], dtype=np.int64))
-    return int(np.ceil(count * value.dtype.itemsize))
+    return int(np.ceil(count * min(value.dtype.itemsize, widest)))
 
 
 def _trips(site: LoopSite, assumed: int) -> tuple[int, bool]:
@@ -94,16 +106,20 @@ def _trips(site: LoopSite, assumed: int) -> tuple[int, bool]:
 
 
 def tape_bytes(
-    nodes: Iterable[ir.Node], assumed_trips: int, measured: Measured | None = None, unknown: int = UNKNOWN_SHAPE
+    nodes: Iterable[ir.Node],
+    assumed_trips: int,
+    measured: Measured | None = None,
+    unknown: int = UNKNOWN_SHAPE,
+    widest: int = EXACT,
 ) -> int:
-    """Bytes of what a reverse pass over ``nodes`` may read, at most."""
+    """Bytes of what a reverse pass over ``nodes`` may read, at most, with elements of at most ``widest`` bytes."""
     total = 0
     for node in nodes:
         if is_loop(node):
-            inner = loop_cost(node, assumed_trips, measured, unknown)
+            inner = loop_cost(node, assumed_trips, measured, unknown, widest)
             total += inner.trips * inner.iteration
         elif is_branch(node):
-            total += max(tape_bytes(b, assumed_trips, measured, unknown) for b in branch_site(node).branches)
+            total += max(tape_bytes(b, assumed_trips, measured, unknown, widest) for b in branch_site(node).branches)
         elif node.op_type not in _COPIES:
-            total += sum(bytes_of(output, unknown) for output in node.outputs if carries_derivative(output))
+            total += sum(bytes_of(output, unknown, widest) for output in node.outputs if carries_derivative(output))
     return total

@@ -1,8 +1,9 @@
 """The automatic choice: how each control-flow site is run backwards. Every such decision is made in this file.
 
 Policy: keep everything while the tapes fit the memory that was given, else checkpoint the loop with the largest tape,
-then the next one. A branch is run backwards by its recorded predicate, with its residuals saved where they fit; where
-the target has no cheap branches, both sides are computed and a mask selects.
+then the next one. What a tape keeps of an iteration is a matter of bytes against operations: its residuals, or its
+carries alone where the rest is many bytes and few operations. A branch is run backwards by its recorded predicate, with
+its residuals saved where they fit; where the target has no cheap branches, both sides are computed and a mask selects.
 """
 
 from __future__ import annotations
@@ -14,75 +15,82 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.base import Adjoint
-from onnx_cfad.adjoint.checkpointed import Checkpointed, best_length
+from onnx_cfad.adjoint.checkpointed import Checkpointed, best_length, kept_in_sequences
 from onnx_cfad.adjoint.implicit import Implicit
 from onnx_cfad.adjoint.masked import Masked
 from onnx_cfad.adjoint.routed import RESIDUALS, Routed
+from onnx_cfad.adjoint.segments import LONGEST_SEQUENCE
+from onnx_cfad.adjoint.taped import NARROW as NARROW_TAPES
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.unrolled import Unrolled
-from onnx_cfad.errors import PlanError
 from onnx_cfad.graph.activity import carries_derivative
-from onnx_cfad.graph.cost import UNKNOWN_SHAPE, LoopCost, Measured, bytes_of, loop_cost, tape_bytes
+from onnx_cfad.graph.cost import EXACT, NARROW, UNKNOWN_SHAPE, LoopCost, Measured, bytes_of, loop_cost, tape_bytes
 from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.maskable import why_not_masked
 from onnx_cfad.graph.products import dear_products
 from onnx_cfad.graph.profile import Profile
+from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.graph.reduced_predicate import reduced_vector
 from onnx_cfad.graph.regions import (
     BranchSite,
     ControlFlowGraph,
+    LoopSite,
     Region,
     Site,
     branch_site,
     is_branch,
     is_loop,
     loop_site,
+    subgraphs_of,
 )
 from onnx_cfad.graph.stopping import tests_in
 from onnx_cfad.graph.trips import constant_of, decides_by_index, trip_count
+from onnx_cfad.graph.types import Types
 from onnx_cfad.graph.work import work_of
-from onnx_cfad.names import ADJOINT
 from onnx_cfad.options import Options
-from onnx_cfad.plan.plan import Decision, Plan, adjoint_from, plan_from_json
+from onnx_cfad.plan.asked import asked_adjoints
+from onnx_cfad.plan.plan import Decision, Plan
 from onnx_cfad.plan.schedule import Schedule, best_segment
 from onnx_cfad.plan.without_effect import without_effect
 
 _LARGE_CARRY = 1 << 20  # bytes: from here a third level pays
 _LONG = 100_000  # iterations
 _KEPT_PART = 12  # products are kept for a replay where they are at most this part of what a full tape keeps
+# A tape of _MANY bytes keeps carries alone where an iteration has _TIMES_THE_CARRY their bytes and a residual takes at
+# most _OPERATIONS a byte (Tanh of float32: 2.5). Measured, chains of five such functions over 256 to 65,536 elements:
+# 0.5 to 0.9 of the time in a first run, 0.9 later, a quarter to a half of the memory. Of two: 1.15 of the time later.
+_MANY, _TIMES_THE_CARRY, _OPERATIONS = 1 << 20, 5, 3
 _TIGHT = {ir.DataType.FLOAT: 1e-5, ir.DataType.DOUBLE: 1e-9}  # tolerances of loops that are implicit unasked
 _FEW = 4  # iterations: up to here a loop written out creates its session no slower
 
 
-def choose_adjoints(sites: ControlFlowGraph, options: Options, profile: Profile | None = None) -> Plan:
+def choose_adjoints(sites: ControlFlowGraph, types: Types, options: Options, profile: Profile | None = None) -> Plan:
     """The adjoint of every Loop, Scan and If: automatic, one kind for all loops, a plan file, or site by site.
 
     Args:
         sites: The control flow.
+        types: What is known of shapes.
         options: What the user asks for.
         profile: What real runs did.
 
     Raises:
         PlanError: A site that was named does not exist, or cannot be run backwards as asked.
     """
-    asked = _asked(sites, options)
-    for site in sites.sites():
-        if ADJOINT in site.node.metadata_props and options.plan in ("auto", "implicit"):
-            asked.setdefault(site.path, adjoint_from(site.node.metadata_props[ADJOINT]))
+    asked = asked_adjoints(sites, options)
     budget = options.memory
     trips = _measured(sites, profile)
-    decisions: dict[str, Decision] = {}
-    tapes = {site.path: _full_tape(site, options, asked, trips) for site in _outermost(sites)}
+    loops = _Loops(options, asked, trips, types)
+    tapes = {site.path: loops.full_tape(site) for site in _outermost(sites)}
     tops = sorted(_outermost(sites), key=lambda site: -tapes[site.path])
     total = sum(tapes.values())
     for top in tops:
         full = tapes[top.path]
         fits = total <= budget
-        held = full if fits else max(budget // max(len(tops), 1), 1)
-        _decide(top, options, asked, decisions, budget=held, measured=trips)
+        loops.decide(top, full if fits else max(budget // max(len(tops), 1), 1))
         total -= 0 if fits else full
+    decisions = loops.decisions
     used = sum(decisions[top.path].bytes or 0 for top in tops)
-    _Branches(options, asked, decisions, profile, trips, budget - used).region(sites.root, 1, in_loop=False)
+    _Branches(options, asked, decisions, profile, trips, budget - used).region(sites.root, 1)
     ordered = {site.path: decisions[site.path] for site in sites.sites() if _known(site)}
     warnings = without_effect(sites, options, ordered)
     if profile is None:
@@ -101,30 +109,6 @@ def _known(site: Site) -> bool:
     return is_loop(site.node) or is_branch(site.node)
 
 
-def _asked(sites: ControlFlowGraph, options: Options) -> dict[str, Adjoint]:
-    """What the user said about single sites."""
-    asked = plan_from_json(options.plan_text) if options.plan_text is not None else {}
-    for entry in options.sites:
-        path, _, text = entry.partition("=")
-        asked[path] = adjoint_from(text)
-    known = {site.path: site for site in sites.sites()}
-    for path, adjoint in asked.items():
-        if path not in known:
-            listed = ", ".join(known) or "none"
-            raise PlanError(
-                f"site '{path}'", f"the model has no such control-flow site; it has {listed}", "See `inspect`."
-            )
-        node = known[path].node
-        if is_branch(node) != isinstance(adjoint, (Routed, Masked)):
-            raise PlanError(
-                f"site '{path}'", f"{type(adjoint).__name__.lower()} is not for {node.op_type}", "See `plan`."
-            )
-        reason = why_not_masked(branch_site(node)) if isinstance(adjoint, Masked) else None
-        if reason is not None:
-            raise PlanError(f"site '{path}'", f"it cannot be masked: {reason}", "Choose routed.")
-    return asked
-
-
 def _outermost(sites: ControlFlowGraph) -> list[Site]:
     """The loops that are in no other loop."""
     found: list[Site] = []
@@ -138,31 +122,134 @@ def _outermost(sites: ControlFlowGraph) -> list[Site]:
     return found
 
 
-def _full_tape(site: Site, options: Options, asked: Mapping[str, Adjoint], measured: Measured) -> int:
-    if isinstance(asked.get(site.path), Implicit) or (site.path not in asked and _implicit(site, options) is not None):
-        return 0
-    cost = loop_cost(site.node, options.trips, measured)
-    return cost.trips * cost.iteration
+@dataclasses.dataclass
+class _Loops:
+    """Decides for the loops of a model.
+
+    Attributes:
+        options: The options.
+        asked: What the user said about single sites.
+        measured: Iterations of loops, from the profile.
+        types: What is known of shapes.
+        decisions: Those made so far.
+    """
+
+    options: Options
+    asked: Mapping[str, Adjoint]
+    measured: Measured
+    types: Types
+    decisions: dict[str, Decision] = dataclasses.field(default_factory=dict[str, Decision])
+
+    def full_tape(self, site: Site) -> int:
+        """Bytes of the tape of a loop, were there memory for it."""
+        if isinstance(self.asked.get(site.path), Implicit) or (
+            site.path not in self.asked and _implicit(site, self.options) is not None
+        ):
+            return 0
+        cost = self.cost(site)
+        return _tape_of(self.taped(site, cost), cost)
+
+    def cost(self, site: Site, unknown: int = UNKNOWN_SHAPE) -> LoopCost:
+        """The sizes of a loop, with the tape that it will have."""
+        tape = _tape_type(self.asked.get(site.path, Taped(self.options.tape)))
+        return loop_cost(site.node, self.options.trips, self.measured, unknown, _widest(tape))
+
+    def decide(self, site: Site, budget: int) -> None:
+        """Decides for a loop and the loops inside it, within ``budget`` bytes."""
+        cost = self.cost(site)
+        decision = self.loop(site, cost, budget)
+        known = self.cost(site, unknown=0)
+        certain = _bytes(decision.adjoint, known, site, unknown=0)
+        self.decisions[site.path] = _told(decision, certain, unsized=known.iteration < cost.iteration)
+        adjoint = decision.adjoint
+        held = max(cost.trips, 1)
+        if isinstance(adjoint, Implicit):
+            held = 1
+        if isinstance(adjoint, Checkpointed):
+            held = adjoint.segment or best_length(max(cost.trips, 1))
+        for inner in (s for region in site.regions for s in _loops_in(region.sites)):
+            self.decide(inner, max(budget // max(held, 1), 1))
+
+    def loop(self, site: Site, cost: LoopCost, budget: int) -> Decision:
+        """The decision for one loop."""
+        options, asked = self.options, self.asked.get(site.path)
+        number = f"{cost.trips:,} trips" + (" assumed" if cost.assumed else "")
+        if asked is not None:
+            return Decision(asked, _bytes(asked, cost, site), "as asked")
+        implicit = _implicit(site, options)
+        if implicit is not None:
+            return implicit
+        loop = loop_site(site.node)
+        few = trip_count(loop)
+        short = few.static is not None and few.static <= _FEW and not few.conditional
+        if options.plan == "auto" and short and decides_by_index(loop):
+            return Decision(Unrolled(), None, f"{few.static} iterations whose choices the iteration number makes")
+        if options.plan == "taped":
+            return Decision(Taped(options.tape), cost.trips * cost.iteration, "as asked")
+        if options.plan == "unrolled":
+            return Decision(Unrolled(), None, "as asked")
+        taped = self.taped(site, cost)
+        full = _tape_of(taped, cost)
+        long = cost.trips > LONGEST_SEQUENCE and self.tapes_in_sequence(loop)
+        if options.plan in ("auto", "implicit") and full <= budget and not long:
+            kept = "the full tape fits" if not taped.keep else "the tape of its carries fits, the rest is cheap"
+            return Decision(taped, full, f"{kept}: {number}")
+        adjoint = self.checkpointed(site, cost)
+        why = f"the full tape takes {full:,} bytes ({number})"
+        if long:
+            why = f"its tape is a sequence, which takes time by the square of its length ({number})"
+        return Decision(adjoint, _bytes(adjoint, cost, site), "as asked" if options.plan == "checkpointed" else why)
+
+    def taped(self, site: Site, cost: LoopCost) -> Taped:
+        """The full tape of a loop: of its residuals, or of its carries where these are few bytes beside the rest."""
+        body = loop_site(site.node).body
+        residuals = cost.iteration - cost.taped_carry
+        many = cost.trips * cost.iteration >= _MANY and cost.iteration >= _TIMES_THE_CARRY * cost.taped_carry
+        if self.options.plan == "taped" or not many or any(subgraphs_of(node) for node in body):
+            return Taped(self.options.tape)
+        sized = all(o.shape is not None and o.shape.is_static() for node in body for o in node.outputs)
+        cheap = sized and work_of(body, self.options.trips, self.measured) <= _OPERATIONS * residuals
+        return Taped(self.options.tape, "carry" if cheap else "")
+
+    def tapes_in_sequence(self, loop: LoopSite) -> bool:
+        """Whether a tape of the loop is a sequence that checkpoints can make shorter: a tensor carry varies in shape.
+
+        The loop has to be one that can be replayed: no optional carry, and no draws whose shape may vary too. A carry
+        that is a sequence itself takes square time in the forward pass already, and its elements are stacked.
+        """
+        optional = any(isinstance(c.entry.type, ir.OptionalType) for c in loop.carries)
+        replayable = all(map(is_pure, loop.body)) and not optional
+        return replayable and any(isinstance(v.type, ir.TensorType) for v in kept_in_sequences(loop, self.types))
+
+    def checkpointed(self, site: Site, cost: LoopCost) -> Checkpointed:
+        """The checkpoints of a loop."""
+        options, loop = self.options, loop_site(site.node)
+        most = LONGEST_SEQUENCE if kept_in_sequences(loop, self.types) else None
+        deep = cost.carry >= _LARGE_CARRY and cost.trips >= _LONG
+        deep = deep or (most is not None and cost.trips > most * most)
+        levels = options.levels or (3 if deep else 2)
+        keep = "products" if 0 < _kept(site) <= cost.iteration // _KEPT_PART else ""
+        if options.segment is not None:
+            return Checkpointed(options.segment, levels, options.tape, keep)
+        fixed = trip_count(loop).static is not None
+        if not fixed and levels == 2:
+            return Checkpointed(0, levels, options.tape, keep)
+        divides = fixed and most is None
+        segment = best_segment(cost.trips, cost.carry, cost.iteration, divides=divides, levels=levels)
+        return Checkpointed(segment if most is None else min(segment, most), levels, options.tape, keep)
 
 
-def _decide(
-    site: Site, options: Options, asked: Mapping[str, Adjoint], decisions: dict[str, Decision], budget: int,
-    measured: Measured,
-) -> None:  # fmt: skip
-    """Decides for a loop and the loops inside it, within ``budget`` bytes."""
-    cost = loop_cost(site.node, options.trips, measured)
-    decision = _loop(site, cost, options, asked.get(site.path), budget)
-    known = loop_cost(site.node, options.trips, measured, unknown=0)
-    certain = _bytes(decision.adjoint, known, site, unknown=0)
-    decisions[site.path] = _told(decision, certain, unsized=known.iteration < cost.iteration)
-    adjoint = decision.adjoint
-    held = max(cost.trips, 1)
-    if isinstance(adjoint, Implicit):
-        held = 1
-    if isinstance(adjoint, Checkpointed):
-        held = adjoint.segment or best_length(max(cost.trips, 1))
-    for inner in (s for region in site.regions for s in _loops_in(region.sites)):
-        _decide(inner, options, asked, decisions, max(budget // max(held, 1), 1), measured)
+def _tape_type(adjoint: Adjoint) -> str:
+    """The element type that a tape is narrowed to, as it is written."""
+    return adjoint.tape if isinstance(adjoint, (Taped, Checkpointed)) else ""
+
+
+def _widest(tape: str) -> int:
+    return EXACT if NARROW_TAPES[tape] is None else NARROW
+
+
+def _tape_of(taped: Taped, cost: LoopCost) -> int:
+    return cost.trips * (cost.taped_carry if taped.keep else cost.iteration)
 
 
 def _told(decision: Decision, certain: int | None, *, unsized: bool) -> Decision:
@@ -177,30 +264,6 @@ def _loops_in(sites: tuple[Site, ...]) -> list[Site]:
     for site in sites:
         found += [site] if is_loop(site.node) else [s for region in site.regions for s in _loops_in(region.sites)]
     return found
-
-
-def _loop(site: Site, cost: LoopCost, options: Options, asked: Adjoint | None, budget: int) -> Decision:
-    full = cost.trips * cost.iteration
-    number = f"{cost.trips:,} trips" + (" assumed" if cost.assumed else "")
-    if asked is not None:
-        return Decision(asked, _bytes(asked, cost, site), "as asked")
-    implicit = _implicit(site, options)
-    if implicit is not None:
-        return implicit
-    loop = loop_site(site.node)
-    few = trip_count(loop)
-    short = few.static is not None and few.static <= _FEW and not few.conditional
-    if options.plan == "auto" and short and decides_by_index(loop):
-        return Decision(Unrolled(), None, f"{few.static} iterations whose choices the iteration number makes")
-    automatic = options.plan in ("auto", "implicit")
-    if options.plan == "taped" or (automatic and full <= budget):
-        why = "as asked" if options.plan == "taped" else f"the full tape fits: {number}"
-        return Decision(Taped(options.tape), full, why)
-    if options.plan == "unrolled":
-        return Decision(Unrolled(), None, "as asked")
-    adjoint = _checkpointed(site, cost, options)
-    reason = "as asked" if options.plan == "checkpointed" else f"the full tape takes {full:,} bytes ({number})"
-    return Decision(adjoint, _bytes(adjoint, cost, site), reason)
 
 
 def _implicit(site: Site, options: Options) -> Decision | None:
@@ -229,19 +292,6 @@ def _is_tight(threshold: ir.Value) -> bool:
     return bool((constant <= _TIGHT.get(threshold.dtype, 0.0)).all())
 
 
-def _checkpointed(site: Site, cost: LoopCost, options: Options) -> Checkpointed:
-    deep = options.levels is None and cost.carry >= _LARGE_CARRY and cost.trips >= _LONG
-    levels = options.levels or (3 if deep else 2)
-    keep = "products" if 0 < _kept(site) <= cost.iteration // _KEPT_PART else ""
-    if options.segment is not None:
-        return Checkpointed(options.segment, levels, options.tape, keep)
-    fixed = trip_count(loop_site(site.node)).static is not None
-    if not fixed and levels == 2:
-        return Checkpointed(0, levels, options.tape, keep)
-    segment = best_segment(cost.trips, cost.carry, cost.iteration, divides=fixed, levels=levels)
-    return Checkpointed(segment, levels, options.tape, keep)
-
-
 def _kept(site: Site) -> int:
     """Bytes of an iteration's products that are dear to compute again."""
     return sum(map(bytes_of, dear_products(loop_site(site.node).body)))
@@ -256,7 +306,7 @@ def _bytes(adjoint: Adjoint, cost: LoopCost, site: Site, unknown: int = UNKNOWN_
         segment = adjoint.segment or best_length(max(cost.trips, 1))
         kept = cost.trips * _kept(site) if adjoint.keep else 0
         return kept + Schedule(cost.trips, segment, adjoint.levels).peak_bytes(cost.carry, cost.iteration)
-    return cost.trips * cost.iteration
+    return _tape_of(adjoint if isinstance(adjoint, Taped) else Taped(), cost)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,36 +358,43 @@ class _Branches:
     measured: Measured
     left: int
 
-    def region(self, region: Region, held: int, *, in_loop: bool) -> None:
-        """Decides for the branches of ``region``, of which ``held`` executions are kept at one time."""
+    def region(self, region: Region, held: int, *, in_loop: bool = False, widest: int = EXACT) -> None:
+        """Decides for the branches of ``region``, of which ``held`` executions are kept at one time.
+
+        Args:
+            region: The region.
+            held: Its executions.
+            in_loop: It is in a loop.
+            widest: Bytes of an element of that loop's tape at most.
+        """
         for site in region.sites:
-            inner = held
+            inner, most = held, widest
             if is_branch(site.node):
-                self.decisions[site.path] = self.decide(site, held, in_loop=in_loop)
+                self.decisions[site.path] = self.decide(site, held, in_loop=in_loop, widest=widest)
             elif site.path in self.decisions:
                 inner = held * self.iterations(site)
+                most = min(most, _widest(_tape_type(self.decisions[site.path].adjoint)))
             for part in site.regions:
-                self.region(part, inner, in_loop=in_loop or is_loop(site.node))
+                self.region(part, inner, in_loop=in_loop or is_loop(site.node), widest=most)
 
     def iterations(self, site: Site) -> int:
         """Iterations of a loop that are on the tape at one time."""
         adjoint = self.decisions[site.path].adjoint
         trips = max(loop_cost(site.node, self.options.trips, self.measured).trips, 1)
-        if isinstance(adjoint, Checkpointed):
-            return min(adjoint.segment or best_length(trips), trips)
-        return trips
+        return min(adjoint.segment or best_length(trips), trips) if isinstance(adjoint, Checkpointed) else trips
 
-    def decide(self, site: Site, held: int, *, in_loop: bool) -> Decision:
+    def decide(self, site: Site, held: int, *, in_loop: bool, widest: int) -> Decision:
         branch = branch_site(site.node)
-        decision = self.decide_by(site, held, self.sizes(branch), in_loop=in_loop)
+        sizes = self.sizes(branch, UNKNOWN_SHAPE, widest)
+        decision = self.decide_by(site, held, sizes, in_loop=in_loop)
         mask = held if in_loop else 0
-        known = self.sizes(branch, unknown=0)
+        known = self.sizes(branch, 0, widest)
         certain = _branch_bytes(decision.adjoint, known, held, mask, in_loop=in_loop)
-        return _told(decision, certain, unsized=known != self.sizes(branch))
+        return _told(decision, certain, unsized=known != sizes)
 
-    def sizes(self, branch: BranchSite, unknown: int = UNKNOWN_SHAPE) -> list[int]:
+    def sizes(self, branch: BranchSite, unknown: int, widest: int) -> list[int]:
         """Bytes of the residuals of each branch."""
-        return [tape_bytes(graph, self.options.trips, self.measured, unknown) for graph in branch.branches]
+        return [tape_bytes(graph, self.options.trips, self.measured, unknown, widest) for graph in branch.branches]
 
     def decide_by(self, site: Site, held: int, sizes: list[int], *, in_loop: bool) -> Decision:
         branch, asked = branch_site(site.node), self.asked.get(site.path)

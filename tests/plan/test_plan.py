@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx.parser
 import pytest
 
 import onnx_cfad as cfad
@@ -13,6 +17,7 @@ from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.unrolled import Unrolled
 from onnx_cfad.plan.plan import adjoint_from, plan_from_json, written
 from tests.adjoint.agreement import all_makers
+from tests.oracle import run_ort
 
 
 def model(name: str):  # noqa: ANN201 - an onnx.ModelProto
@@ -88,3 +93,91 @@ def test_a_branch_cannot_be_taped() -> None:
 def test_unrolling_is_refused_above_the_node_budget_with_the_number() -> None:
     with pytest.raises(cfad.PlanError, match=r"unrolled it would have [\d,]+ nodes, more than 20,000"):
         cfad.vjp("models/heat.onnx", plan="unrolled")
+
+
+UNEVEN = """<ir_version: 10, opset_import: ["": 21]> uneven (float[4] x, int64 trips) => (float[n] y) {
+    y = Loop (TRIPS, , x) <body = body (int64 i, bool going, float[k] h) => (bool again, float[m] next)
+        <int64[1] one = {1}, int64 two = {2}> {
+        again = Identity (going)  a = Sin (h)  odd = Mod (i, two)  sizes = Reshape (odd, one)
+        short = Add (sizes, one)  rows = Expand (a, short)  zero = Sub (one, one)
+        next = Slice (rows, zero, short, zero)
+    }>
+}"""
+LISTS = """<ir_version: 10, opset_import: ["": 21]> lists (float[4] x, int64 trips) => (float[n] y) {
+    first = SequenceConstruct (x)
+    all = Loop (TRIPS, , first) <body = body (int64 i, bool going, seq(float[4]) h) => (bool again, seq(float[4]) next)
+        <int64 last = {-1}> {
+        again = Identity (going)  a = SequenceAt (h, last)  b = Sin (a)  next = SequenceInsert (h, b)
+    }>
+    y = ConcatFromSequence <axis = 0> (all)
+}"""
+
+
+def long_loop(text: str, trips: int | None) -> onnx.ModelProto:
+    """The model with a trip count that it fixes, or that only the run knows."""
+    fixed = text.replace("TRIPS", "trips" if trips is None else "count")
+    return onnx.parser.parse_model(
+        fixed if trips is None else fixed.replace("y) {", f"y) <int64 count = {{{trips}}}> {{")
+    )
+
+
+@pytest.mark.parametrize("trips", [129, 1000, 16_384, 10**6, None])
+def test_a_tape_that_is_a_sequence_is_kept_for_segments_of_at_most_128(trips: int | None) -> None:
+    (adjoint,) = (decision.adjoint for decision in cfad.plan(long_loop(UNEVEN, trips)).decisions.values())
+    assert isinstance(adjoint, Checkpointed)
+    assert adjoint.segment <= 128
+    assert (adjoint.segment == 0) == (trips is None)
+    assert (trips or 0) <= 128**adjoint.levels
+
+
+def test_a_short_sequence_is_one_tape() -> None:
+    (adjoint,) = (decision.adjoint for decision in cfad.plan(long_loop(UNEVEN, 128)).decisions.values())
+    assert adjoint == Taped()
+
+
+def test_segments_of_a_loop_that_carries_a_sequence_are_at_most_128() -> None:
+    (adjoint,) = (d.adjoint for d in cfad.plan(long_loop(LISTS, 100_000), plan="checkpointed").decisions.values())
+    assert isinstance(adjoint, Checkpointed)
+    assert 0 < adjoint.segment <= 128
+
+
+@pytest.mark.parametrize("text", [UNEVEN, LISTS])
+def test_segments_that_the_run_chooses_are_at_most_128(text: str) -> None:
+    graph = cfad.vjp(long_loop(text, None), wrt=["x"], plan="checkpointed").proto().graph
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    least = [n for n in graph.node if n.op_type == "Min" and any(np.all(constants.get(i) == 128) for i in n.input)]
+    assert len(least) == 1
+
+
+def test_gradient_over_segments_of_sequences_is_that_of_one_sequence() -> None:
+    feeds = {"x": np.linspace(0.1, 0.9, 4, dtype=np.float32), "trips": np.array(150), "y_grad": np.ones(2, np.float32)}
+    found, expected = (
+        run_ort(cfad.vjp(long_loop(UNEVEN, None), wrt=["x"], plan=plan).proto(), feeds)["x_grad"]
+        for plan in ("auto", "taped")
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert np.abs(expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("tape", ["float16", "bfloat16"])
+@pytest.mark.parametrize("plan", ["auto", "taped"])
+def test_a_narrow_tape_counts_half_the_bytes(tape: str, plan: str) -> None:
+    (exact,), (narrow,) = (
+        cfad.plan("models/heat.onnx", plan=plan, tape=asked).decisions.values() for asked in (None, tape)
+    )
+    assert exact.bytes == 2 * (narrow.bytes or 0)
+
+
+def test_checkpoints_beside_a_narrow_tape_are_exact() -> None:
+    (exact,), (narrow,) = (
+        cfad.plan("models/heat.onnx", plan="checkpointed", segment=50, tape=tape).decisions.values()
+        for tape in (None, "float16")
+    )
+    checkpoints, iteration = 1024 * 10_000 // 50, 2048
+    assert exact.bytes == checkpoints + 50 * iteration
+    assert narrow.bytes == checkpoints + 50 * iteration // 2
+
+
+def test_what_fits_as_a_narrow_tape_is_taped() -> None:
+    assert cfad.plan("models/heat.onnx", memory="12MiB", tape="float16")["main/Loop"] == Taped("float16")
+    assert isinstance(cfad.plan("models/heat.onnx", memory="12MiB")["main/Loop"], Checkpointed)
