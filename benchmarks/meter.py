@@ -60,7 +60,8 @@ class Case:
         """The inputs, written on first use; the seed that onnx-ad wants is among them."""
         path = self.folder / "feeds.npz"
         if not path.exists():
-            arrays: dict[str, Any] = {**self.feeds, "adj_loss": np.ones(1, np.float32)}
+            kinds = [value.dtype for value in self.feeds.values() if value.dtype.kind == "f"]
+            arrays: dict[str, Any] = {**self.feeds, "adj_loss": np.ones(1, np.result_type(*kinds))}
             np.savez(path, **arrays)
         return path
 

@@ -11,6 +11,7 @@ import pytest
 
 from onnx_cfad.adjoint.expr import Builder, Expr, op
 from onnx_cfad.names import Namer
+from onnx_cfad.solvers import bicgstab
 from onnx_cfad.solvers.choice import SOLVERS, solve
 from onnx_cfad.solvers.least_squares import least_squares
 from onnx_cfad.solvers.system import System
@@ -165,12 +166,24 @@ def test_contraction_is_estimated() -> None:
     assert abs(solved("neumann", matrix(0.9, symmetric=True), b)[4] - 0.9) < 0.05
 
 
-def test_automatic_choice_goes_on_with_gmres() -> None:
+@pytest.mark.parametrize(("dtype", "least", "most"), [("float32", 4000, 4700), ("float64", 64, 150)])
+def test_automatic_choice_goes_on_where_contraction_is_slow(dtype: str, least: int, most: int) -> None:
+    """With GMRES after 4,000 terms; in float64 with BiCGStab after 64."""
     a, b = matrix(0.999, symmetric=True), np.random.default_rng(1).standard_normal((BATCH, SIZE))
+    a, b = a.astype(dtype), b.astype(dtype)
     assert not solved("neumann", a, b)[1]
     u, fine, iterations, _, _ = solved("auto", a, b)
     assert fine
-    assert 4000 < iterations < 4300
+    assert least < iterations < most
+    np.testing.assert_allclose(u, expected(a, b), rtol=1e-8 if dtype == "float64" else 2e-3, atol=1e-8)
+
+
+def test_automatic_choice_goes_on_where_bicgstab_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bicgstab, "MAX_ITERATIONS", 2)
+    a, b = matrix(0.95, symmetric=True), np.random.default_rng(1).standard_normal((BATCH, SIZE))
+    u, fine, iterations, _, _ = solved("auto", a, b)
+    assert fine
+    assert 64 + 3 + 400 < iterations < 1000  # the first terms, one step, then the series from its beginning
     np.testing.assert_allclose(u, expected(a, b), rtol=1e-8, atol=1e-8)
 
 
