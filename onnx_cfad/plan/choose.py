@@ -57,7 +57,7 @@ _LARGE_CARRY = 1 << 20  # bytes: from here a third level pays
 _LONG = 100_000  # iterations
 _KEPT_PART = 12  # products are kept for a replay where they are at most this part of what a full tape keeps
 # A tape of _MANY bytes keeps carries alone where an iteration has _TIMES_THE_CARRY their bytes and a residual takes at
-# most _OPERATIONS a byte (Tanh of float32: 2.5). Measured, chains of five such functions over 256 to 65,536 elements:
+# most _OPERATIONS a byte (Tanh of float32: 2.5). Measured, chains of four such functions over 256 to 65,536 elements:
 # 0.5 to 0.9 of the time in a first run, 0.9 later, a quarter to a half of the memory. Of two: 1.15 of the time later.
 _MANY, _TIMES_THE_CARRY, _OPERATIONS = 1 << 20, 5, 3
 _TIGHT = {ir.DataType.FLOAT: 1e-5, ir.DataType.DOUBLE: 1e-9}  # tolerances of loops that are implicit unasked
