@@ -24,7 +24,10 @@ def model(name: str):  # noqa: ANN201 - an onnx.ModelProto
     return all_makers()[name]().model
 
 
-@pytest.mark.parametrize("adjoint", [Taped(), Checkpointed(25), Checkpointed(7, 3), Routed(), Unrolled(), Unrolled(4)])
+@pytest.mark.parametrize(
+    "adjoint",
+    [Taped(), Taped("float16", "carry"), Checkpointed(25), Checkpointed(7, 3), Routed(), Unrolled(), Unrolled(4)],
+)
 def test_written_adjoints_can_be_read(adjoint: object) -> None:
     assert adjoint_from(written(adjoint)) == adjoint  # pyright: ignore[reportArgumentType]
 
