@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from tests.modes import MODES, checks_of, in_mode
@@ -16,6 +17,14 @@ def derivative_mode(request: pytest.FixtureRequest) -> Iterator[str]:
     mode = getattr(request, "param", MODES[0])
     with in_mode(mode):
         yield mode
+
+
+@pytest.fixture(autouse=True)
+def same_draws(request: pytest.FixtureRequest) -> None:
+    """What a test draws does not depend on the tests that ran before it."""
+    rng = getattr(request.module, "RNG", None)
+    if rng is not None:
+        rng.bit_generator.state = np.random.default_rng(zlib.crc32(request.node.nodeid.encode())).bit_generator.state
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -9,6 +9,8 @@ of one letter equally long; as in ONNX Runtime, NumPy and PyTorch one of length 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 import string
 from collections.abc import Callable
 
@@ -17,7 +19,7 @@ import onnx_ir as ir
 from onnx_cfad.adjoint.cotangents import wide
 from onnx_cfad.adjoint.expr import Expr, op, where
 from onnx_cfad.errors import UnsupportedOp
-from onnx_cfad.rules.registry import vjp
+from onnx_cfad.rules.registry import jvp, vjp
 from onnx_cfad.rules.scatter_add import ascending
 
 Dim = int | ir.SymbolicDim
@@ -39,6 +41,29 @@ class _Equation:
 def einsum(ct: Expr, y: Expr, *xs: Expr, equation: str) -> tuple[Callable[[], Expr], ...]:
     letters = _parsed(equation, xs)
     return tuple((lambda index=index: _by_operand(ct, xs, letters, index)) for index in range(len(xs)))
+
+
+@jvp("Einsum")
+def einsum_tangent(tangents: tuple[Expr | None, ...], y: Expr, *xs: Expr, equation: str) -> Expr:
+    left, arrow, output = equation.partition("->")
+    own = left.split(",")
+    order = list(range(len(xs)))
+    if (
+        "..." not in equation
+    ):  # onnx takes the length of a letter from the first operand that has it: stretched ones last
+        order.sort(key=lambda k: _has_stretched_axis(xs, _parsed(equation, xs), k))
+    terms = f"{','.join(own[k] for k in order)}{arrow}{output}"
+    parts = [
+        op.Einsum(*((t if k == index else xs[k]) for k in order), equation=terms)
+        for index, t in enumerate(tangents)
+        if t is not None
+    ]
+    return functools.reduce(operator.add, parts)
+
+
+def _has_stretched_axis(xs: tuple[Expr, ...], equation: _Equation, index: int) -> bool:
+    lengths = (_dims(c, xs, equation, index) for c in equation.operands[index])
+    return any(mine == 1 and any(d not in (None, 1) for d in others) for mine, others in lengths)
 
 
 def _parsed(equation: str, xs: tuple[Expr, ...]) -> _Equation:
