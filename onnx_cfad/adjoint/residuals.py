@@ -333,6 +333,9 @@ def _cannot_keep(value: ir.Value, *, checkpoint: bool) -> UnsupportedOp:
         what = f"the reverse pass needs '{value.name}' ({value.type}), and an optional that may be empty is not kept"
         remedy = f"Carry its content instead, a list without elements (SequenceEmpty) where there is none, or {cut}."
         return UnsupportedOp(where, what, remedy)
+    if checkpoint and value.name is not None and value.name.startswith("tape."):
+        what = "what a level of the checkpointed loop tapes is a list, and no further level holds it"
+        return UnsupportedOp(where, what, "Give this loop levels=2, or choose taped for it.")
     if checkpoint and value.shape is None:
         what = f"the elements of the list '{value.name}' do not have one rank, and no checkpoint holds such a list"
         return UnsupportedOp(where, what, f"Choose taped for this loop, give its elements one rank, or {cut}.")
