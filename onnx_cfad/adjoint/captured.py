@@ -30,6 +30,8 @@ from onnx_cfad.graph.trips import trip_count
 
 _Part = TypeVar("_Part", Product, Total)
 
+_MANY = 1 << 14  # numbers in the factors of one iteration: below, a node costs more than what it moves
+_PER_RESULT = 4  # times those of their product: above, the product is dear enough to be done at once
 _SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -125,20 +127,20 @@ class CapturedSums:
         return self.loop.can_scan and isinstance(value.type, ir.TensorType) and value.dtype not in _SIXTEEN_BIT
 
     def _is_worth(self, product: Product) -> bool:
-        """Whether the factors can be stacked, and should: in a loop over segments where they are few bytes.
+        """Whether the factors can be stacked, and should: a running sum is better where they are many numbers.
 
-        A running sum takes three of its matrix (the carry of a Scan has two buffers and a start).
+        A stack is written, read and multiplied once, a running sum read and written in each iteration. In a loop over
+        segments it takes three of its matrix (the carry of a Scan has two buffers and a start).
         """
         if not (self._stackable(product.left) and self._stackable(product.right)):
             return False
-        if not self.keeper.carries_only:
-            return True
-        trips, result = trip_count(self.site).static, size_of_result(product)
         shapes = [v.shape for v in (product.left, product.right)]
         sizes = [math.prod(shape.numpy()) for shape in shapes if shape is not None and shape.is_static()]
-        if trips is None or result is None or len(sizes) < len(shapes):
-            return False
-        return trips * sum(sizes) <= 3 * result
+        result = size_of_result(product) if len(sizes) == len(shapes) else None
+        if not self.keeper.carries_only:
+            return result is None or sum(sizes) <= max(_MANY, _PER_RESULT * result)
+        trips = trip_count(self.site).static
+        return trips is not None and result is not None and trips * sum(sizes) <= 3 * result
 
     def _stackable(self, value: ir.Value) -> bool:
         if value.shape is None:

@@ -218,3 +218,20 @@ def test_factor_that_is_taped_is_not_stacked_again() -> None:
     copies = [node for node in body if node.op_type == "Identity" and node.outputs[0] in body.outputs]
     assert "tape.s" in tapes
     assert len(copies) == 0
+
+
+@pytest.mark.parametrize(("rows", "stacked"), [(4, True), (512, False)])
+def test_factors_of_many_rows_are_multiplied_in_the_loop(rows: int, stacked: bool) -> None:
+    """A stack of them would be many times the sum, and the product of each iteration is dear enough by itself."""
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+    summed (double[{rows}, 32] x, double[32, 32] w) => (double[{rows}, 32] y) <int64 trips = {{4}}> {{
+        y = Loop (trips, , x) <body = body (int64 i, bool going, double[{rows}, 32] h)
+            => (bool again, double[{rows}, 32] next) {{
+            again = Identity (going)  p = MatMul (h, w)  next = Sin (p)
+        }}>
+    }}"""
+    model = cfad.vjp(onnx.parser.parse_model(text), wrt=["x", "w"], plan="taped").model
+    reverse = [node for node in model.graph if node.op_type == "Scan"][-1]
+    sums = len(reverse.inputs) - reverse.attributes["num_scan_inputs"].as_int() - 1
+    behind = [node for node in model.graph if node.op_type == "Gemm"]
+    assert (sums, len(behind)) == ((0, 1) if stacked else (1, 0))
