@@ -1,8 +1,8 @@
 """The systems that give gradients: this package under a plan, and its peers where they are installed.
 
-onnx-ad differentiates graph inputs only, so the weights are graph inputs for every system. It is looked for in this
-Python, or in the one that ``ONNX_CFAD_PEERS`` names (``python -m venv peers; peers/bin/pip install
-onnx-ad==0.3.0``). Only its transformation runs there; the result is measured like every other model.
+onnx-ad differentiates graph inputs only, so the weights are graph inputs for every system. Peers are looked for in this
+Python, then in those that ``ONNX_CFAD_PEERS`` names, separated as in ``PATH`` (``python -m venv peers; peers/bin/pip
+install onnx-ad==0.3.0``). Only onnx-ad's transformation runs there; the result is measured like every other model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def ours(case: Case, name: str, **options: Any) -> System:
 def onnx_ad(case: Case) -> System:
     """The gradient by onnx-ad."""
     name = "onnx-ad"
-    python = _python_with("onnx_ad")
+    python = python_with("onnx_ad")
     if python is None:
         return System(name, absent="onnx_ad is not installed")
     primal, result = case.folder / "primal.onnx", case.folder / "transformed.onnx"
@@ -57,12 +57,20 @@ def eager(workload: str) -> System:
     return System(name, ("measured_eager.py", workload))
 
 
-def _python_with(module: str) -> str | None:
-    """The interpreter that has ``module``, this one first."""
+def implicit_library(name: str, tolerance: float) -> System:
+    """The gradient of W5's equation by jaxopt, optimistix or torchdeq, each with its own loop to ``tolerance``."""
+    python = python_with(name)
+    if python is None:
+        return System(name, absent=f"{name} is not installed")
+    return System(name, ("measured_implicit.py", name, repr(tolerance)), python=python)
+
+
+def python_with(module: str) -> str | None:
+    """The interpreter that can import ``module``, this one first."""
     if importlib.util.find_spec(module) is not None:
         return sys.executable
-    other = os.environ.get("ONNX_CFAD_PEERS")
-    if other is None:
-        return None
-    found = subprocess.run([other, "-c", f"import {module}"], capture_output=True, check=False)
-    return other if found.returncode == 0 else None
+    for other in filter(None, os.environ.get("ONNX_CFAD_PEERS", "").split(os.pathsep)):
+        command = [other, "-W", "ignore", "-c", f"import {module}"]
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            return other
+    return None

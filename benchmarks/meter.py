@@ -75,12 +75,14 @@ class System:
         command: The measuring script and what it measures.
         about: What is known before a run: transform time, node count, options.
         absent: Why it cannot be measured; None when it can.
+        python: The interpreter that runs the script.
     """
 
     name: str
     command: tuple[str, ...] = ()
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     absent: str | None = None
+    python: str = sys.executable
 
 
 @dataclasses.dataclass
@@ -221,7 +223,7 @@ def _run(case: Case, system: System, at_most: int, seconds: float) -> Measured:
     outputs = case.folder / f"{system.name}.npz"
     settings = {"at_most": at_most, "seconds": seconds, "save": str(outputs), "wrt": case.wrt}
     script, *subject = system.command
-    command = [sys.executable, str(HERE / script), *subject, str(case.feeds_file), json.dumps(settings)]
+    command = [system.python, str(HERE / script), *subject, str(case.feeds_file), json.dumps(settings)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{system.name} on {case.name}: exit code {done.returncode}\n{done.stderr[-2000:]}")

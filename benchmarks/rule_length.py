@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
 import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from gradients import python_with
 from meter import Bench
 
 from onnx_cfad.rules import registry
@@ -70,7 +70,7 @@ def _parsed(function: Callable[..., Any]) -> ast.FunctionDef:
 
 def onnx_ad() -> int | None:
     """The statements of onnx-ad's reverse rules (elementwise ones give a derivative), where it is there."""
-    python = os.environ.get("ONNX_CFAD_PEERS")
+    python = python_with("onnx_ad")
     if python is None:
         return None
     command = [python, "-c", "import onnx_ad.rules as rules; print(rules.__file__)"]

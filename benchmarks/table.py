@@ -14,15 +14,16 @@ def main() -> None:
     for path in sys.argv[1:]:
         lines = [json.loads(line) for line in Path(path).read_text().splitlines() if line.startswith("{")]
         print(f"## {lines[0]['benchmark']}\n")
-        print(f"`{lines[0]['command']}`: {_about(lines[0])}\n")
+        print(f"`{lines[0]['command']}`: {_about(lines)}\n")
         systems = [line for line in lines if "system" in line and "case" in line]
         _table(("case", "system", "times forward", "CPU s", "MiB beyond", "ready, CPU s"), [_row(s) for s in systems])
         claims = [line for line in lines if "claim" in line]
         _table(("claim", "figure", "bar", "holds"), [_claim(line) for line in claims])
 
 
-def _about(line: Line) -> str:
-    machine, versions = line["machine"], line["versions"]
+def _about(lines: list[Line]) -> str:
+    """The machine, the versions beside this package, and those of peers that ran in another Python."""
+    machine, versions = lines[0]["machine"], {k: v for line in lines for k, v in line.get("versions", {}).items()}
     packages = ", ".join(f"{name} {version}" for name, version in versions.items() if version != "absent")
     where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB, load {machine['load']}"
     return f"{where}; {packages}."

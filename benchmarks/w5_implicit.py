@@ -2,6 +2,7 @@
 # and 0.99), takes together with the forward run at most 2.5x the CPU time of the forward run; its memory is flat within
 # 5 % from 20 to 2,000 iterations; its relative error is at most 1e-5 in float32 and 1e-9 in float64; at about 1,000
 # iterations the gradient (beyond the forward run) is at least 5x faster than that of onnx-ad, which runs them back.
+# Beside it, without a claim: the libraries that differentiate such an equation when told to.
 """The gradient of a loop that iterates to a fixed point."""
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import recurrent
-from gradients import onnx_ad, ours
+from gradients import implicit_library, onnx_ad, ours
 from meter import Bench, Case, Measured, forward
 from onnx import TensorProto, helper, numpy_helper
 
@@ -20,6 +21,7 @@ WEIGHTS = ("x", "W", "U", "b")
 RADII = (0.5, 0.9, 0.99)
 
 SETTINGS = (("float32", 1e-5, 1e-5), ("float64", 1e-11, 1e-9))  # a type, the loop's tolerance, and the error allowed
+LIBRARIES = ("jaxopt", "optimistix", "torchdeq")  # no model of ours: they run the equation themselves
 FEW, MANY = 20, 2_000  # iterations between which memory is flat
 
 
@@ -29,11 +31,15 @@ def main() -> None:
         for radius in RADII:
             case = _case(radius, np.dtype(name), tolerance)
             systems = [forward(case), ours(case, "implicit", plan="implicit"), ours(case, "taped", plan="taped")]
-            measured = bench.measure(case, [*systems, onnx_ad(case)], at_most=10, rounds=2, seconds=1.0)
+            systems += [onnx_ad(case), *(implicit_library(library, tolerance) for library in LIBRARIES)]
+            measured = bench.measure(case, systems, at_most=10, rounds=2, seconds=1.0)
             implicit = measured["implicit"]
             steps, error = _steps(case, tolerance), _error(implicit, case)
             bench.claim(f"{case.name}, {steps} iterations: times forward", implicit.ratio, at_most=2.5)
             bench.claim(f"{case.name}: relative error", error, at_most=allowed)
+            for library in (library for library in LIBRARIES if library in measured):
+                text, figure = f"{case.name}: relative error by {library}", _error(measured[library], case)
+                bench.report({"case": text, "figure": figure})
             if radius == RADII[-1]:
                 _against_unrolled(bench, measured, f"{case.name}, {steps} iterations")
     beyond: dict[int, int] = {}
