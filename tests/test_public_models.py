@@ -260,7 +260,7 @@ def check_direction(found: Differentiated, feeds: Feeds, gradients: Feeds) -> No
 def weight_values(model: ModelProto, names: list[str]) -> Feeds:
     """The weights by name, from every scope."""
     tensors = tensors_of(model)
-    return {name: numpy_helper.to_array(tensors[without_path(name)]) for name in names}
+    return {name: numpy_helper.to_array(of_author(name, tensors)) for name in names}
 
 
 def with_weights(model: ModelProto, values: Feeds) -> ModelProto:
@@ -269,14 +269,15 @@ def with_weights(model: ModelProto, values: Feeds) -> ModelProto:
     copy.CopyFrom(model)
     tensors = tensors_of(copy)
     for name, value in values.items():
-        tensor = tensors[without_path(name)]
+        tensor = of_author(name, tensors)
         tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
     return copy
 
 
-def without_path(name: str) -> str:
-    """The author's name of the weight ``scope/path:name``; in these models no two scopes share one."""
-    return name.rpartition(":")[2]
+def of_author(name: str, tensors: dict[str, TensorProto]) -> TensorProto:
+    """The weight ``name`` or ``scope/path:name``, which may have colons of its own; no two scopes share one here."""
+    ends = [0, *(k + 1 for k, character in enumerate(name) if character == ":")]
+    return next(tensors[name[end:]] for end in ends if name[end:] in tensors)
 
 
 def tensors_of(model: ModelProto) -> dict[str, TensorProto]:
