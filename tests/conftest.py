@@ -1,4 +1,4 @@
-"""Tests that compare a gradient with differences run once for each mode of differentiation."""
+"""Tests that check a gradient run once for each mode of differentiation; those of a target that is missing, never."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from onnx_cfad.targets.tvm import environments
+from onnx_cfad.targets.tvm.builds import BUILDS
 from tests.modes import MODES, checks_of, in_mode
 
 
@@ -25,6 +27,13 @@ def same_draws(request: pytest.FixtureRequest) -> None:
     rng = getattr(request.module, "RNG", None)
     if rng is not None:
         rng.bit_generator.state = np.random.default_rng(zlib.crc32(request.node.nodeid.encode())).bit_generator.state
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips the tests of a build of TVM that is not there."""
+    for kind, build in BUILDS.items():
+        if item.get_closest_marker(kind) is not None and environments.find(kind).python is None:
+            pytest.skip(f"{build.title} is not installed: onnx-cfad targets install {kind}")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

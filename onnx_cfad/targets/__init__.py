@@ -1,0 +1,1 @@
+"""What runs a differentiated model besides ONNX Runtime: compilers, each behind its own environment."""

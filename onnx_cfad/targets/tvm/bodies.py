@@ -1,0 +1,83 @@
+"""Straight-line bodies in a worker: each is compiled at its first call, for the types and shapes that it meets."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from onnx_cfad.targets.tvm.commands import Refused
+from onnx_cfad.targets.tvm.compiler import Array, Compiler, Function, input_names
+
+MOST_SHAPES = 16
+"""Sets of input shapes that a body is compiled for; a value that grows in every iteration would need any number."""
+
+_Signature = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclasses.dataclass
+class Counts:
+    """What became of a body: libraries compiled and loaded, calls, and the seconds that compiling took."""
+
+    compiled: int = 0
+    loaded: int = 0
+    calls: int = 0
+    compile_seconds: float = 0.0
+
+
+class Body:
+    """A body that is compiled, or loaded where it has been compiled before, when its input shapes are met first.
+
+    Args:
+        name: The name of the body in its program.
+        folder: Holds its model ``NAME.onnx``, and gets a library ``NAME-DIGEST.so`` for each set of input shapes.
+        compiler: The build of TVM.
+        options: Options of the compiler.
+    """
+
+    def __init__(self, name: str, folder: Path, compiler: Compiler, options: Mapping[str, Any]) -> None:
+        self.name = name
+        self.counts = Counts()
+        self._folder, self._compiler, self._options = folder, compiler, options
+        self._functions: dict[_Signature, Function] = {}
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """The outputs for inputs in the order of the model's.
+
+        Raises:
+            Refused: The compiler cannot take the body, or it meets too many shapes.
+        """
+        self.counts.calls += 1
+        signature = tuple((array.dtype.name, array.shape) for array in arrays)
+        function = self._functions.get(signature)
+        if function is None:
+            function = self._functions[signature] = self._function(signature)
+        return function(arrays)
+
+    def _function(self, signature: _Signature) -> Function:
+        if len(self._functions) == MOST_SHAPES:
+            raise Refused(f"body '{self.name}' meets more than {MOST_SHAPES} sets of input shapes")
+        digest = hashlib.sha256(repr(signature).encode()).hexdigest()[:12]
+        library = self._folder / f"{self.name}-{digest}.so"
+        if library.exists():
+            self.counts.loaded += 1
+        else:
+            start = time.perf_counter()
+            self._compile(signature, library)
+            self.counts.compiled += 1
+            self.counts.compile_seconds += time.perf_counter() - start
+        return self._compiler.load(library)
+
+    def _compile(self, signature: _Signature, library: Path) -> None:
+        model = self._folder / f"{self.name}.onnx"
+        names = input_names(onnx.load(model, load_external_data=False))
+        shapes = {name: shape for name, (_, shape) in zip(names, signature, strict=True)}
+        try:
+            self._compiler.compile(model, library, shapes, self._options)
+        except Refused as error:
+            raise Refused(f"body '{self.name}': {error}") from error

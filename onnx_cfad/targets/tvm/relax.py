@@ -1,0 +1,99 @@
+"""Relax, of the current TVM: an ONNX file to a shared library, and that to a function. Runs in the child alone."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from onnx_cfad.targets.tvm.commands import Refused
+from onnx_cfad.targets.tvm.compiler import Array, Shape, free_inputs
+
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy")
+_UNKNOWN = ("Loop", "Scan")  # to Relax's importer
+
+
+class Relax:
+    """The compiler of the current TVM, for models without loops."""
+
+    def versions(self) -> dict[str, Any]:
+        """What this runs on."""
+        tvm = _tvm()
+        return {
+            "tvm": tvm.__version__,
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in _PACKAGES},
+        }
+
+    def compile(self, model: Path, library: Path, shapes: Mapping[str, Shape], options: Mapping[str, Any]) -> None:
+        """Compiles a model file to a shared library.
+
+        Args:
+            model: The ONNX file; legalised.
+            library: Where the library goes.
+            shapes: The shape of each input that the file does not fix; None for a dimension that varies.
+            options: ``target``, TVM's text.
+
+        Raises:
+            Refused: Relax cannot take the model.
+        """
+        tvm = _tvm()
+        proto = onnx.load(model)
+        loops = [node.op_type for node in proto.graph.node if node.op_type in _UNKNOWN]
+        if loops:
+            raise Refused(f"Relax does not import {loops[0]}")
+        inputs = free_inputs(proto, shapes)
+        _fix_shapes(proto, {i.name: i.shape for i in inputs})
+        module = importlib.import_module("tvm.relax.frontend.onnx").from_onnx(proto)
+        parameters = len(module["main"].params)
+        if parameters != len(inputs):
+            raise Refused(f"Relax made {parameters} inputs of {len(inputs)}")
+        built = tvm.compile(module, target=tvm.target.Target(str(options.get("target", "llvm"))))
+        temporary = library.with_name(f".{library.stem}.{os.getpid()}.so")
+        built.export_library(str(temporary))
+        temporary.replace(library)
+
+    def load(self, library: Path) -> _Function:
+        """The function of a compiled library: inputs and outputs in the order of the model's."""
+        return _Function(library)
+
+
+class _Function:
+    """A function of Relax's virtual machine."""
+
+    def __init__(self, library: Path) -> None:
+        tvm = _tvm()
+        self._device = tvm.cpu()
+        machine = tvm.relax.VirtualMachine(tvm.runtime.load_module(str(library)), self._device)
+        self._main = machine["main"]
+        self._tensor = tvm.runtime.tensor
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        result = self._main(*(self._tensor(value, self._device) for value in arrays))
+        return [value.numpy() for value in ([result] if hasattr(result, "numpy") else result)]
+
+
+def _fix_shapes(proto: onnx.ModelProto, shapes: Mapping[str, Shape]) -> None:
+    """Declares the shapes of inputs; a dimension that varies keeps its name, or gets one of its own."""
+    for index, value in enumerate(proto.graph.input):
+        for axis, size in enumerate(shapes.get(value.name, ())):
+            dims = value.type.tensor_type.shape.dim
+            dim = dims[axis] if axis < len(dims) else dims.add()
+            if size is not None:
+                dim.dim_value = size
+            elif not dim.dim_param:
+                dim.dim_param = f"n{index}_{axis}"
+
+
+@functools.cache
+def _tvm() -> Any:
+    """TVM with its Relax part."""
+    importlib.import_module("tvm.relax")
+    return importlib.import_module("tvm")

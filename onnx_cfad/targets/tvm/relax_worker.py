@@ -1,0 +1,9 @@
+"""The commands of a worker with the current TVM."""
+
+from __future__ import annotations
+
+from onnx_cfad.targets.tvm.compiler import offer
+from onnx_cfad.targets.tvm.relax import Relax
+
+_RELAX = Relax()
+offer(_RELAX)

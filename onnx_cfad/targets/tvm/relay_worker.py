@@ -1,0 +1,9 @@
+"""The commands of a worker with TVM 0.19."""
+
+from __future__ import annotations
+
+from onnx_cfad.targets.tvm.compiler import offer
+from onnx_cfad.targets.tvm.relay import Relay
+
+_RELAY = Relay()
+offer(_RELAY)
