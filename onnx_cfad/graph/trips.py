@@ -46,7 +46,7 @@ def trip_count(site: LoopSite) -> TripCount:
     limit = constant_of(site.limit)
     bound = None if limit is None else max(int(limit.reshape(-1)[0]), 0)
     bound = None if bound is not None and bound >= _UNBOUNDED else bound
-    conditional = not (_is_true(site.start) and _goes_on(site))
+    conditional = not (_is_true(site.start) and goes_on(site))
     if conditional:
         start = constant_of(site.start)
         if start is not None and not bool(start.reshape(-1)[0]):
@@ -75,7 +75,7 @@ def _is_true(value: ir.Value | None) -> bool:
     return constant is not None and bool(constant.reshape(-1)[0])
 
 
-def _goes_on(site: LoopSite) -> bool:
+def goes_on(site: LoopSite) -> bool:
     """Whether the body's condition is true whenever the one it was given is."""
     value = site.proceed
     while value is not None and value is not site.predicate:
