@@ -77,13 +77,18 @@ def implicit_gradients(module: Equilibrium, x: Tensor, seed: Tensor) -> dict[str
     return {key: gradient.numpy() for key, gradient in zip(wrt, gradients, strict=True)}
 
 
-def main() -> None:
-    """Writes equilibrium.onnx and equilibrium.npz."""
-    torch.manual_seed(13)
-    module = Equilibrium(WIDTH, FEATURES, CLASSES)
+def contracting(module: Equilibrium) -> Equilibrium:
+    """``module`` with random parameters whose iteration contracts."""
     exporting.initialise(module, gain=1.0)
     with torch.no_grad():
         module.recurrent.weight *= CONTRACTION / torch.linalg.matrix_norm(module.recurrent.weight, 2)
+    return module
+
+
+def main() -> None:
+    """Writes equilibrium.onnx and equilibrium.npz."""
+    torch.manual_seed(13)
+    module = contracting(Equilibrium(WIDTH, FEATURES, CLASSES))
     inputs = {"x": torch.randn(BATCH, FEATURES)}
     model = exporting.export_script(module, inputs, ["y", "steps"], {"x": {0: "B"}, "y": {0: "B"}})
     seed = reference.seed_of(0, torch.Size([BATCH, CLASSES]))

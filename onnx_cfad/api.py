@@ -169,6 +169,9 @@ def jvp(
     outputs: Names = None,
     stop_gradient: Sequence[str] = (),
     straight_through: Sequence[str] = (),
+    plan: str = "auto",
+    sites: Sequence[str] = (),
+    implicit_fallback: str | None = None,
     seeds: int | str | None = None,
 ) -> Gradient:
     """The model extended by its Jacobian-vector product (forward mode).
@@ -176,7 +179,8 @@ def jvp(
     The result takes the inputs of ``model``, then one tangent ``<name>_tangent`` for each ``wrt`` name, and gives the
     outputs of ``model``, then one ``<output>_tangent`` for each differentiated output, of the same shape and element
     type. Loops carry tangents along: there is no tape. Those that iterate to a fixed point, within a tight tolerance or
-    by their metadata, solve a linear system for them.
+    where they are asked to, solve a linear system for them. With a loose tolerance the two differ: carried tangents are
+    those of the iterations that ran, which lag behind those of the fixed point.
 
     Args:
         model: Path, ``onnx.ModelProto``, ``ir.Model`` or a torch ``ONNXProgram``; never modified.
@@ -185,18 +189,23 @@ def jvp(
         outputs: Names of the outputs to differentiate; default: every floating-point one.
         stop_gradient: Names of values that count as constants.
         straight_through: As for ``vjp``.
+        plan: ``implicit`` for all loops that iterate to a fixed point, or ``auto``.
+        sites: ``PATH=implicit`` for single ones.
+        implicit_fallback: As for ``vjp``; ``checkpointed`` carries tangents along where a loop did not converge.
         seeds: How many tangents of each ``wrt`` one run takes, K: tangents get a leading axis of K, a number from 1 up
             or the name of a dimension that the run decides. What the primal computes outside loops and branches runs
             once; loops and branches that carry tangents run once for the primal results and K times for tangents.
 
     Raises:
         ModelError: The model is unusable or lacks a name.
-        PlanError: With ``seeds``, a loop or branch that carries tangents draws random numbers.
+        PlanError: With ``seeds``, a loop or branch that carries tangents draws random numbers; or the plan is one of
+            a reverse pass, or asks for what is no fixed point.
         UnsupportedOp: A differentiated value reaches an operator without a rule.
     """
     options = Options.of(wrt, outputs, None, stop_gradient)
     options = dataclasses.replace(options, mode="forward", straight_through=tuple(straight_through), seeds=seeds)
-    return push_forward(load(model), options)
+    chosen = with_plan(options, plan, sites=sites, implicit_fallback=implicit_fallback)
+    return push_forward(load(model), chosen)
 
 
 def hvp(

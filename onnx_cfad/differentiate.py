@@ -24,7 +24,7 @@ from onnx_cfad.expand import expand_training
 from onnx_cfad.finish import declare_shapes, finish
 from onnx_cfad.graph.activity import Activity, find_activity
 from onnx_cfad.graph.faults import Blamed
-from onnx_cfad.graph.regions import ControlFlowGraph, control_flow, is_branch, is_loop, loop_site
+from onnx_cfad.graph.regions import ControlFlowGraph, control_flow, is_loop, loop_site
 from onnx_cfad.graph.stand_in import remove_stand_ins
 from onnx_cfad.graph.straight_through import mark_straight_through
 from onnx_cfad.graph.trips import trip_count
@@ -136,7 +136,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     mark_straight_through(model, known_estimators(options))
     sites = control_flow(model)
     adjoints = choose_adjoints(sites, types, options, profile)
-    trips = _site_reports(sites, adjoints)
+    trips = site_reports(sites, adjoints)
     selection = select(model, options, sites)
     refuse_missing_rules(model.graph, activity_of(model, selection), sites)
     prepared = _prepare(model, types, sites, adjoints)
@@ -303,11 +303,12 @@ def record(model: ir.Model, options: Options, plan: Plan, origin: str, order: in
     model.metadata_props["onnx_cfad.order"] = str(order)
 
 
-def _site_reports(sites: ControlFlowGraph, adjoints: Plan) -> tuple[SiteReport, ...]:
+def site_reports(sites: ControlFlowGraph, adjoints: Plan) -> tuple[SiteReport, ...]:
+    """The sites that a plan decides about, as they are told."""
     found: list[SiteReport] = []
     for site in sites.sites():
         trips = str(trip_count(loop_site(site.node))) if is_loop(site.node) else ""
-        if is_loop(site.node) or is_branch(site.node):
+        if site.path in adjoints:
             found.append(
                 SiteReport(
                     site.path,

@@ -16,6 +16,7 @@ from onnx_cfad.adjoint.sweep import passes_derivative, refuse_missing_rules
 from onnx_cfad.differentiate import (
     Gradient,
     Report,
+    SiteReport,
     activity_of,
     differentiate,
     known_estimators,
@@ -24,6 +25,7 @@ from onnx_cfad.differentiate import (
     named_output,
     node_count,
     record,
+    site_reports,
 )
 from onnx_cfad.errors import ModelError, PlanError
 from onnx_cfad.expand import expand_training
@@ -39,7 +41,7 @@ from onnx_cfad.model import fingerprint, normalise
 from onnx_cfad.names import InterfaceNames, Namer
 from onnx_cfad.options import Options
 from onnx_cfad.plan.choose import choose_adjoints
-from onnx_cfad.plan.plan import Plan
+from onnx_cfad.plan.plan import Plan, adjoint_from
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
 from onnx_cfad.selection import Selection, held_name, interface_names, reselect, select
@@ -78,13 +80,13 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
     HoistInvariantsPass()(model)
     mark_straight_through(model, known_estimators(options))
     selection = select(model, options, control_flow(model))
-    implicit = _prepare(model, infer_types(model), options)
+    chosen, told, implicit = _prepare(model, infer_types(model), options)
     infer_types(model)
     selection = reselect(model, options, selection)
     primal = frozenset(model.graph)
     names = interface_names(model.graph, selection, forward=True)
     warnings = _sweep(model, options, selection, names, implicit)
-    record(model, options, Plan({}), origin, order)
+    record(model, options, chosen, origin, order)
     record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
     remove_stand_ins(model.graph)
     if options.seeds is not None:
@@ -95,11 +97,11 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
     LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
     wrong = finish(model, primal, declared, names, options.seeds)
     report = Report(
-        tuple(names.tangents), tuple(names.pushed), {}, {}, (), (before, node_count(model)),
+        tuple(names.tangents), tuple(names.pushed), {}, {}, told, (before, node_count(model)),
         (*names.renamed(), *wrong, *warnings), options.mode, names.tangents, names.pushed, order,
         options.seeds,
     )  # fmt: skip
-    return Gradient(model, Plan({}), report)
+    return Gradient(model, chosen, report)
 
 
 def push_forward_gradient(source: ir.Model, options: Options) -> Gradient:
@@ -136,15 +138,25 @@ def push_forward_gradient(source: ir.Model, options: Options) -> Gradient:
 
 def _refuse_reverse_options(options: Options) -> None:
     plain = Options()
-    for name in ("clip_value", "clip_norm", "clip_carries", "replace_nan", "plan", "plan_text", "sites", "segment"):
+    for name in ("clip_value", "clip_norm", "clip_carries", "replace_nan", "plan_text", "segment"):
         if getattr(options, name) != getattr(plain, name):
             raise PlanError(name, "is of a reverse pass, and forward mode has none", "Leave it out.")
+    remedy = "Tangents are carried along, but for loops that are asked to be implicit."
+    if options.plan not in ("auto", "implicit"):
+        raise PlanError(f"plan '{options.plan}'", "is of a reverse pass, and forward mode has none", remedy)
+    for entry in options.sites:
+        if not isinstance(adjoint_from(entry.partition("=")[2]), Implicit):
+            raise PlanError(f"site '{entry}'", "is of a reverse pass, and forward mode has none", remedy)
 
 
-def _prepare(model: ir.Model, types: Types, options: Options) -> dict[ir.Graph, Implicit]:
-    """Puts a stand-in behind every loop that is a fixed point, inner ones first; gives the bodies of these."""
+def _prepare(
+    model: ir.Model, types: Types, options: Options
+) -> tuple[Plan, tuple[SiteReport, ...], dict[ir.Graph, Implicit]]:
+    """Puts a stand-in behind every loop that is a fixed point, inner ones first; gives these, and their bodies."""
     builder, sites = Builder(Namer.of_model(model), model.opset_imports[""]), control_flow(model)
-    chosen = choose_adjoints(sites, types, options)
+    decisions = choose_adjoints(sites, types, options).decisions
+    chosen = Plan({path: found for path, found in decisions.items() if isinstance(found.adjoint, Implicit)})
+    told = site_reports(sites, chosen)
     prepared: list[Prepared] = []
     for site in reversed(sites.sites()):
         adjoint = chosen.decisions[site.path].adjoint if site.path in chosen else None
@@ -153,7 +165,7 @@ def _prepare(model: ir.Model, types: Types, options: Options) -> dict[ir.Graph, 
             with Blamed(site.node, "it cannot be prepared for tangents", path=site.path):
                 prepared.append(adjoint.prepare_tangents(site.node, types, builder))
     adjoints = Prepared.merged(prepared).adjoints
-    return {body: adjoint for body, adjoint in adjoints.items() if isinstance(adjoint, Implicit)}
+    return chosen, told, {body: adjoint for body, adjoint in adjoints.items() if isinstance(adjoint, Implicit)}
 
 
 def _sweep(

@@ -25,7 +25,7 @@ from tests.float64 import widen, widen_array
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDERS = {"own": ROOT / "models", "reference": ROOT.parent / "shared" / "models"}
 NAMES = {
-    "own": ("cond_resnet", "equilibrium", "gnmt_v2", "heat", "neural_ode"),
+    "own": ("cond_resnet", "equilibrium", "equilibrium_while", "gnmt_v2", "heat", "neural_ode"),
     "reference": (
         "alphafold_recycling",
         "cond_resnet",

@@ -38,7 +38,7 @@ from onnx_cfad.graph.regions import captured_by, label, loop_site
 from onnx_cfad.graph.stand_in import StandIn, stand_in_of
 from onnx_cfad.graph.types import Types
 from onnx_cfad.solvers.choice import SOLVERS, solve
-from onnx_cfad.solvers.system import Solution, System
+from onnx_cfad.solvers.system import Apply, Solution, System
 
 FALLBACKS = ("checkpointed", "nan", "none")
 
@@ -122,7 +122,7 @@ class _Reverse:
             for final in self.finals
         ]
         met = self.met()
-        system = System.of(self.transposed, self.rhs, self.adjoint.tol)
+        system = System.of(self.transposed, self.rhs, self.adjoint.tol, self.wide if self.map.can_widen else None)
         solution = solve(self.adjoint.solver, system, met, self.adjoint.max_iterations)
         fine = holds(solution, None if self.adjoint.fallback == "none" else met)
         self.diagnose(fine, solution)
@@ -174,6 +174,11 @@ class _Reverse:
     def transposed(self, builder: Builder, us: list[Expr]) -> list[Expr]:
         """(df/dz)' u at the loop's results."""
         return self.map.apply(builder, us, self.entering, self.finals)
+
+    def wide(self, builder: Builder) -> Apply:
+        """The same of float64; ``builder`` records what makes float64 of the residuals."""
+        double, entering = self.map.widened(builder, self.entering)
+        return lambda inner, us: double.apply(inner, us, entering, [u.value for u in us])
 
     # The guard
 

@@ -26,7 +26,7 @@ from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.regions import is_branch, is_loop, label, loop_site
 from onnx_cfad.graph.stand_in import stand_in_of
 from onnx_cfad.solvers.choice import solve
-from onnx_cfad.solvers.system import System
+from onnx_cfad.solvers.system import Apply, System
 
 if TYPE_CHECKING:
     from onnx_cfad.adjoint.forward_sweep import ForwardSweep
@@ -71,7 +71,7 @@ class _Push:
         """The solution of the tangent system where it holds."""
         self.linearise()
         met = self.met()
-        system = System.of(self.moved, self.rhs, self.adjoint.tol)
+        system = System.of(self.moved, self.rhs, self.adjoint.tol, self.wide if self.map.can_widen else None)
         solution = solve(self.adjoint.solver, system, met, self.adjoint.max_iterations)
         fine = holds(solution, None if self.adjoint.fallback == "none" else met)
         if self.adjoint.fallback != "checkpointed":
@@ -114,6 +114,11 @@ class _Push:
     def moved(self, builder: Builder, us: list[Expr]) -> list[Expr]:
         """(df/dz) u at the loop's results."""
         return self.map.apply(builder, us, self.leaving, self.finals)
+
+    def wide(self, builder: Builder) -> Apply:
+        """The same of float64; ``builder`` records what makes float64 of the values at the loop's results."""
+        double, leaving = self.map.widened(builder, self.leaving)
+        return lambda inner, us: double.apply(inner, us, leaving, [u.value for u in us])
 
     def met(self) -> Expr:
         """Whether to trust that the loop converged (bool scalar)."""

@@ -11,6 +11,11 @@ from onnx_cfad.adjoint.expr import Builder, Expr, zeros_like
 from onnx_cfad.adjoint.replay import copy_nodes
 from onnx_cfad.graph.regions import captured_by
 
+_WIDE = frozenset(
+    ("Add", "Concat", "Div", "Expand", "Gemm", "Identity", "MatMul", "Mul", "Neg", "ReduceSum", "Reshape", "Slice")
+    + ("Split", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Where")
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class LinearMap:
@@ -23,6 +28,36 @@ class LinearMap:
 
     entries: tuple[ir.Value, ...]
     nodes: tuple[ir.Node, ...]
+
+    @property
+    def can_widen(self) -> bool:
+        """Whether all of it is sums and products of float32, which runtimes compute in float64 too."""
+        values = [v for node in self.nodes for v in node.outputs]
+        kinds = {v.dtype for v in (*self.entries, *values)}
+        return kinds == {ir.DataType.FLOAT} and all(n.op_type in _WIDE and n.domain == "" for n in self.nodes)
+
+    def widened(self, builder: Builder, results: Sequence[Expr | None]) -> tuple[LinearMap, list[Expr | None]]:
+        """The same map of float64, and its results.
+
+        Args:
+            builder: Records what makes float64 of the values that the map captures.
+            results: What was recorded as the results.
+        """
+        double = ir.TensorType(ir.DataType.DOUBLE)
+        mapping: dict[ir.Value, ir.Value] = {}
+        for entry in self.entries:
+            mapping[entry] = ir.Value(name=builder.namer.fresh(entry.name or ""), type=double, shape=entry.shape)
+        made = {value for node in self.nodes for value in node.outputs}
+        for value in dict.fromkeys(v for node in self.nodes for v in node.inputs if v is not None):
+            if value not in made and value not in mapping and value.dtype == ir.DataType.FLOAT:
+                mapping[value] = builder.expr(value).cast(ir.DataType.DOUBLE).value
+        nodes = copy_nodes(self.nodes, mapping, builder.namer)
+        for node in nodes:
+            for output in node.outputs:
+                output.type = double
+        entries = tuple(mapping[entry] for entry in self.entries)
+        wide = [None if r is None else builder.expr(mapping.get(r.value, r.value)) for r in results]
+        return LinearMap(entries, tuple(nodes)), wide
 
     def apply(
         self, builder: Builder, cotangents: Sequence[Expr], results: Sequence[Expr | None], like: Sequence[ir.Value]

@@ -1,4 +1,6 @@
-"""The automatic choice: how each control-flow site is run backwards. Every such decision is made in this file.
+"""The automatic choice: how each control-flow site is run backwards.
+
+Every such decision is made in this file, but for fixed points (``implicit_choice``).
 
 Policy: keep everything while the tapes fit the memory that was given, else checkpoint the loop with the largest tape,
 then the next one. What a tape keeps of an iteration is a matter of bytes against operations: its residuals, or its
@@ -23,9 +25,7 @@ from onnx_cfad.adjoint.segments import LONGEST_SEQUENCE
 from onnx_cfad.adjoint.taped import NARROW as NARROW_TAPES
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.unrolled import Unrolled
-from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.cost import EXACT, NARROW, UNKNOWN_SHAPE, LoopCost, Measured, bytes_of, loop_cost, tape_bytes
-from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.maskable import why_not_masked
 from onnx_cfad.graph.products import dear_products
 from onnx_cfad.graph.profile import Profile
@@ -43,12 +43,12 @@ from onnx_cfad.graph.regions import (
     loop_site,
     subgraphs_of,
 )
-from onnx_cfad.graph.stopping import tests_in
-from onnx_cfad.graph.trips import constant_of, decides_by_index, trip_count
+from onnx_cfad.graph.trips import decides_by_index, trip_count
 from onnx_cfad.graph.types import Types
 from onnx_cfad.graph.work import work_of
 from onnx_cfad.options import Options
 from onnx_cfad.plan.asked import asked_adjoints
+from onnx_cfad.plan.implicit_choice import bytes_of_results, implicit_choice
 from onnx_cfad.plan.plan import Decision, Plan
 from onnx_cfad.plan.schedule import Schedule, best_segment
 from onnx_cfad.plan.without_effect import without_effect
@@ -60,7 +60,6 @@ _KEPT_PART = 12  # products are kept for a replay where they are at most this pa
 # most _OPERATIONS a byte (Tanh of float32: 2.5). Measured, chains of four such functions over 256 to 65,536 elements:
 # 0.5 to 0.9 of the time in a first run, 0.9 later, a quarter to a half of the memory. Of two: 1.15 of the time later.
 _MANY, _TIMES_THE_CARRY, _OPERATIONS = 1 << 20, 5, 3
-_TIGHT = {ir.DataType.FLOAT: 1e-5, ir.DataType.DOUBLE: 1e-9}  # tolerances of loops that are implicit unasked
 _FEW = 4  # iterations: up to here a loop written out creates its session no slower
 
 
@@ -143,7 +142,7 @@ class _Loops:
     def full_tape(self, site: Site) -> int:
         """Bytes of the tape of a loop, were there memory for it."""
         if isinstance(self.asked.get(site.path), Implicit) or (
-            site.path not in self.asked and _implicit(site, self.options) is not None
+            site.path not in self.asked and implicit_choice(site, self.options) is not None
         ):
             return 0
         cost = self.cost(site)
@@ -176,7 +175,7 @@ class _Loops:
         number = f"{cost.trips:,} trips" + (" assumed" if cost.assumed else "")
         if asked is not None:
             return Decision(asked, _bytes(asked, cost, site), "as asked")
-        implicit = _implicit(site, options)
+        implicit = implicit_choice(site, options)
         if implicit is not None:
             return implicit
         loop = loop_site(site.node)
@@ -266,32 +265,6 @@ def _loops_in(sites: tuple[Site, ...]) -> list[Site]:
     return found
 
 
-def _implicit(site: Site, options: Options) -> Decision | None:
-    """The implicit adjoint, for a fixed point that is asked for or that is so tight that nothing differs but time."""
-    if options.plan not in ("auto", "implicit") or (options.plan == "auto" and options.clip_carries):
-        return None
-    point = find_fixed_point(loop_site(site.node))
-    tests = tests_in(point.condition) if point.condition is not None else []
-    tight = bool(tests) and all(_is_tight(test.threshold) for test in tests)
-    if not point.found or (options.plan == "auto" and not tight):
-        return None
-    adjoint = Implicit(fallback=options.implicit_fallback or "checkpointed")
-    return Decision(adjoint, _held(site), f"{point}; its initial value gets no gradient where it converges")
-
-
-def _held(site: Site, unknown: int = UNKNOWN_SHAPE) -> int:
-    """Bytes of a loop's results, which are all that an implicit gradient keeps of it."""
-    return sum(bytes_of(c.final, unknown) for c in loop_site(site.node).carries if carries_derivative(c.final))
-
-
-def _is_tight(threshold: ir.Value) -> bool:
-    """Whether a tolerance is a constant that leaves no more error than a gradient has anyway."""
-    constant = constant_of(threshold)
-    if constant is None or threshold.dtype is None:
-        return False
-    return bool((constant <= _TIGHT.get(threshold.dtype, 0.0)).all())
-
-
 def _kept(site: Site) -> int:
     """Bytes of an iteration's products that are dear to compute again."""
     return sum(map(bytes_of, dear_products(loop_site(site.node).body)))
@@ -301,7 +274,7 @@ def _bytes(adjoint: Adjoint, cost: LoopCost, site: Site, unknown: int = UNKNOWN_
     if isinstance(adjoint, Unrolled):
         return None
     if isinstance(adjoint, Implicit):
-        return _held(site, unknown)
+        return bytes_of_results(site, unknown)
     if isinstance(adjoint, Checkpointed):
         segment = adjoint.segment or best_length(max(cost.trips, 1))
         kept = cost.trips * _kept(site) if adjoint.keep else 0

@@ -1,31 +1,65 @@
 """Which solver: by name, or the automatic choice.
 
-The fixed-point solver is the fastest where the map contracts: a step of it is one product and a few scalars, and it
-learns the contraction on its way (measured: docs/implicit.md). Where it has not converged after ``PATIENCE`` terms,
-GMRES takes over. In float64 BiCGStab has a try after ``QUICK`` terms already, which takes a tenth of the products where
-the contraction is slow; in float32 its residual drifts from the true one by more than an error of 1e-5 allows.
+Measured (``benchmarks/adjoint_solvers.py``): where the map contracts fast, nothing beats the fixed-point solver, a step
+of which is one product and a few scalars, and which learns the contraction on its way. Where it contracts slowly,
+BiCGStab takes a tenth of the products; its own work, about 50 operations an iteration, weighs more the smaller the
+state is. So the series is summed first; where the contraction that it showed says that many more terms are needed,
+BiCGStab goes on from its sum, and where that fails, the series and GMRES.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, cond, op
 from onnx_cfad.solvers import anderson, bicgstab, gmres, neumann
 from onnx_cfad.solvers.contraction import STEPS, contraction
-from onnx_cfad.solvers.system import Solution, System
+from onnx_cfad.solvers.neumann import Patience
+from onnx_cfad.solvers.system import Solution, System, shaped_like
 
 SOLVERS = ("auto", "neumann", "anderson", "gmres", "bicgstab")
-PATIENCE = 4000
-"""Terms of the fixed-point solver before GMRES takes over."""
+LONG = 4000
+"""Terms of the fixed-point solver before GMRES takes over, where BiCGStab failed."""
 
-QUICK = 64
-"""Terms of the fixed-point solver before BiCGStab has a try, in float64."""
+FIRST = 32
+"""Terms of the series that are summed in any case: fewer would not tell the contraction."""
 
+_LEFT = {  # terms that BiCGStab is worth, for states of at least so many elements
+    ir.DataType.FLOAT: {0: 128, 1024: 64},
+    ir.DataType.DOUBLE: {0: 128, 1024: 48},
+}
 _KRYLOV = {"anderson": anderson.solve, "gmres": gmres.solve, "bicgstab": bicgstab.solve}
+
+
+def patience(dtype: ir.DataType, elements: int | None) -> Patience:
+    """How long the automatic choice sums the series.
+
+    Args:
+        dtype: What the system is solved in.
+        elements: Of the state; None where it is not known, which counts as many.
+    """
+    rows = _LEFT.get(dtype, _LEFT[ir.DataType.FLOAT])
+    size = math.inf if elements is None else elements
+    return Patience(FIRST, rows[max(least for least in rows if least <= size)])
+
+
+def described(allowed: Patience) -> str:
+    """What the automatic choice does, in words."""
+    return f"adjoint by the series, or BiCGStab where more than {allowed.left} terms would be left"
+
+
+def elements_of(shapes: Iterable[ir.Shape | None]) -> int | None:
+    """The number of elements of a state; None where a dimension is not known."""
+    total = 0
+    for shape in shapes:
+        if shape is None or not shape.is_static():
+            return None
+        total += math.prod(d for d in shape.dims if isinstance(d, int))
+    return total
 
 
 def solve(solver: str, system: System, going: Expr, max_iterations: int = 0) -> Solution:
@@ -47,21 +81,26 @@ def solve(solver: str, system: System, going: Expr, max_iterations: int = 0) -> 
 
 
 def _automatic(system: System, going: Expr, max_iterations: int) -> Solution:
-    """The fixed-point solver for a while; in float64 then BiCGStab; where that fails, patience."""
-    if system.dtype != ir.DataType.DOUBLE:
-        return _patient(system, going, max_iterations)
-    first = neumann.solve(system, going, min(max_iterations or QUICK, QUICK))
+    """The series while little is left of it, then BiCGStab from its sum; where that fails, what is sure."""
+    allowed = patience(system.dtype, elements_of(x.value.shape for x in system.rhs))
+    series = neumann.summed(system, going, max_iterations, allowed)
 
-    def tried(builder: Builder) -> Solution:
-        second = bicgstab.solve(system, builder.constant(True), max_iterations)
-        return _continued(second, op.Not(second.solved), lambda inner: _patient(system, inner, max_iterations))
+    def onward(builder: Builder) -> Solution:
+        rate = series.solution.contraction
+        assert rate is not None
+        terms, sums = ([builder.expr(x.value) for x in values] for values in (series.terms, series.sums))
+        # The residual of the sum is the term after its last; as a difference it would have the sum's rounding errors.
+        rest = [shaped_like(x, y) for x, y in zip(system.apply(builder, terms), sums, strict=True)]
+        start = bicgstab.Start(sums, rest, rate)
+        second = bicgstab.solve(system, builder.constant(True), max_iterations, start=start)
+        return _continued(second, op.Not(second.solved), lambda inner: _sure(system, inner, max_iterations))
 
-    return _continued(first, _is_slow(first, going), lambda inner: tried(inner.builder))
+    return _continued(series.solution, _is_slow(series.solution, going), lambda inner: onward(inner.builder))
 
 
-def _patient(system: System, going: Expr, max_iterations: int) -> Solution:
+def _sure(system: System, going: Expr, max_iterations: int) -> Solution:
     """The fixed-point solver, then GMRES where it was slow (and did not diverge)."""
-    first = neumann.solve(system, going, min(max_iterations or PATIENCE, PATIENCE))
+    first = neumann.solve(system, going, min(max_iterations or LONG, LONG))
     return _continued(first, _is_slow(first, going), lambda inner: gmres.solve(system, inner, max_iterations))
 
 

@@ -33,6 +33,7 @@ class System:
         dtype: The type it is solved in.
         tol: Relative error that a solution may have.
         types: The element types that the solution is wanted in.
+        wide: A of float64, recorded with a builder of an enclosing scope; None where it has no such form.
     """
 
     apply: Apply
@@ -41,30 +42,46 @@ class System:
     dtype: ir.DataType
     tol: float
     types: tuple[ir.DataType, ...]
+    wide: Callable[[Builder], Apply] | None = None
 
     @classmethod
-    def of(cls, apply: Apply, rhs: Sequence[Expr], tol: float = 0.0) -> System:
+    def of(
+        cls,
+        apply: Apply,
+        rhs: Sequence[Expr],
+        tol: float = 0.0,
+        wide: Callable[[Builder], Apply] | None = None,
+    ) -> System:
         """The system, scaled, in a type that has digits enough.
 
         Args:
             apply: A, in the types of ``rhs``.
             rhs: b.
             tol: Relative error that a solution may have; 0 for 1e-12 in float64, 4e-6 in float32, 1e-3 in 16 bits.
+            wide: Records A of float64, for a float32 system; None where there is no such form.
         """
         types = tuple(x.dtype for x in rhs)
         dtype = ir.DataType.DOUBLE if ir.DataType.DOUBLE in types else ir.DataType.FLOAT
-        wide = [x.cast(dtype) for x in rhs]
-        size = total([op.ReduceL1(x, keepdims=0) for x in wide])
+        values = [x.cast(dtype) for x in rhs]
+        size = total([op.ReduceL1(x, keepdims=0) for x in values])
         scale = where(op.Greater(size, 0), size, 1)
 
         def widened(builder: Builder, us: list[Expr]) -> list[Expr]:
             narrow = [u.cast(t) for u, t in zip(us, types, strict=True)]
             return [shaped_like(v.cast(dtype), u) for v, u in zip(apply(builder, narrow), us, strict=True)]
 
-        scaled = tuple(shaped_like(x / scale, x) for x in wide)
-        return cls(
-            widened, scaled, scale, dtype, tol or max(_TOLERANCE.get(t, _TOLERANCE_16_BIT) for t in types), types
-        )
+        scaled = tuple(shaped_like(x / scale, x) for x in values)
+        tolerance = tol or max(_TOLERANCE.get(t, _TOLERANCE_16_BIT) for t in types)
+        return cls(widened, scaled, scale, dtype, tolerance, types, wide)
+
+    def widened(self, builder: Builder) -> System:
+        """The system of float64, where A has such a form; else the system itself."""
+        if self.wide is None:
+            return self
+        double = ir.DataType.DOUBLE
+        rhs = tuple(shaped_like(builder.expr(x.value).cast(double), x) for x in self.rhs)
+        scale = builder.expr(self.scale.value).cast(double)
+        return dataclasses.replace(self, apply=self.wide(builder), rhs=rhs, scale=scale, dtype=double, wide=None)
 
     @property
     def eps(self) -> float:

@@ -21,6 +21,8 @@ from tests.corpus import CORPUS, Maker
 from tests.onnx_text import model
 from tests.oracle import check_emitted, run_ort
 
+WHILE = "main/node_while_loop__2"
+
 
 @pytest.mark.parametrize("maker", parameters("fixed_points"))
 def test_gradient_matches_differences(maker: Maker) -> None:
@@ -242,15 +244,16 @@ def test_bad_settings_are_refused(settings: str) -> None:
         cfad.vjp(model(COS), sites=[f"main/loop=implicit({settings})"])
 
 
-def test_exported_equilibrium_is_implicit_and_right() -> None:
-    reference = np.load("models/equilibrium.npz")
-    found = cfad.vjp("models/equilibrium.onnx", wrt=["x", "recurrent.weight"], outputs=["y"])
-    assert found.plan["main/Loop"] == adjoint_from("implicit")
+@pytest.mark.parametrize(("name", "site"), [("equilibrium", "main/Loop"), ("equilibrium_while", WHILE)])
+def test_exported_equilibrium_is_implicit_and_right(name: str, site: str) -> None:
+    reference = np.load(f"models/{name}.npz")
+    found = cfad.vjp(f"models/{name}.onnx", wrt=["x", "recurrent.weight"], outputs=["y"])
+    assert found.plan[site] == adjoint_from("implicit")
     emitted = found.proto()
     check_emitted(emitted)
     feeds = {"x": reference["in_x"].astype(np.float32), "y_grad": reference["cot_0"].astype(np.float32)}
     result = run_ort(emitted, feeds)
-    for name, key in (("x", "implicit_x"), ("recurrent.weight", "implicitp_recurrent.weight")):
+    for wrt, key in (("x", "implicit_x"), ("recurrent.weight", "implicitp_recurrent.weight")):
         expected = reference[key]
-        error = np.linalg.norm(result[f"{name}_grad"] - expected) / np.linalg.norm(expected)
-        assert error < 1e-5, f"{name}: {error}"
+        error = np.linalg.norm(result[f"{wrt}_grad"] - expected) / np.linalg.norm(expected)
+        assert error < 1e-5, f"{wrt}: {error}"

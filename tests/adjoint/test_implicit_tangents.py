@@ -138,3 +138,33 @@ def test_float32_tangents_follow_float64() -> None:
     feeds = {**narrow.feeds, "x_tangent": along["x_tangent"].astype(np.float32)}
     found = run_ort(cfad.jvp(narrow.model, wrt=["x"]).proto(), feeds)["y_tangent"]
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("asked", [{"plan": "implicit"}, {"sites": ["main/loop=implicit(solver=gmres)"]}])
+def test_a_loose_loop_is_implicit_when_asked(asked: dict[str, Any]) -> None:
+    """After three iterations carried tangents are at 1.75; those of the fixed point are 2."""
+    found = cfad.jvp(model(LINE), wrt=["b"], outputs=["y"], **asked)
+    feeds = {"a": 0.5, "b": 1.0, "y0": 0.0, "tol": 0.25, "cap": 50, "b_tangent": 1.0}
+    result = run_ort(found.proto(), {name: np.asarray(value) for name, value in feeds.items()})
+    assert abs(float(result["y_tangent"]) - 2) < 1e-10
+    assert [site.path for site in found.report.sites] == list(found.plan.decisions) == ["main/loop"]
+
+
+def test_the_report_lists_implicit_loops_alone() -> None:
+    assert [site.path for site in cfad.jvp(model(COS), wrt=["a"]).report.sites] == ["main/loop"]
+    carried = cfad.jvp(model(LINE), wrt=["b"])
+    assert (carried.report.sites, dict(carried.plan.decisions)) == ((), {})
+
+
+def test_fallback_may_be_asked_for() -> None:
+    found = cfad.jvp(model(COS), wrt=["a"], implicit_fallback="nan")
+    result = run_ort(
+        found.proto(), {n: np.asarray(v) for n, v in {"a": 1.0, "y0": 1.0, "cap": 2, "a_tangent": 1.0}.items()}
+    )
+    assert np.isnan(float(result["y_tangent"]))
+
+
+@pytest.mark.parametrize("asked", [{"plan": "taped"}, {"sites": ["main/loop=checkpointed"]}])
+def test_plans_of_a_reverse_pass_are_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(cfad.PlanError, match="forward mode has none"):
+        cfad.jvp(model(LINE), wrt=["b"], **asked)

@@ -378,7 +378,13 @@ def test_torchscript_export_is_found() -> None:
     assert str(result) == "fixed point: stops by the largest element of the change of 'z.13' < 1e-06, or by its cap"
 
 
-# What PyTorch 2.13 exports (dynamo) for ``torch.while_loop``: all that is captured stays outside.
+def test_program_export_is_found() -> None:
+    (result,) = found("models/equilibrium_while.onnx")
+    assert result.found, result.why_not
+    assert (result.capped, len(result.states), len(result.bookkeeping)) == (True, 2, 1)
+
+
+# Other criteria in what PyTorch 2.13 exports (dynamo) for ``torch.while_loop``: all that is captured stays outside.
 DYNAMO = """<ir_version: 10, opset_import: ["" : 20]>
 main_graph (float[2,4] linear, float[4,4] w, float[2,4] zeros, float[2,4] add) => (float[2,4] getitem_1)
 <int64 clone = {0}, int64 val_0_3 = {1}, int64 val_1_3 = {100}, float val_0_4 = {1e-6}, int64[1] val_1 = {1},

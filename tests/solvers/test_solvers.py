@@ -12,8 +12,9 @@ import pytest
 from onnx_cfad.adjoint.expr import Builder, Expr, op
 from onnx_cfad.names import Namer
 from onnx_cfad.solvers import bicgstab
-from onnx_cfad.solvers.choice import SOLVERS, solve
+from onnx_cfad.solvers.choice import FIRST, SOLVERS, patience, solve
 from onnx_cfad.solvers.least_squares import least_squares
+from onnx_cfad.solvers.neumann import Patience
 from onnx_cfad.solvers.system import System
 
 Array = np.ndarray[Any, Any]
@@ -166,25 +167,41 @@ def test_contraction_is_estimated() -> None:
     assert abs(solved("neumann", matrix(0.9, symmetric=True), b)[4] - 0.9) < 0.05
 
 
-@pytest.mark.parametrize(("dtype", "least", "most"), [("float32", 4000, 4700), ("float64", 64, 150)])
-def test_automatic_choice_goes_on_where_contraction_is_slow(dtype: str, least: int, most: int) -> None:
-    """With GMRES after 4,000 terms; in float64 with BiCGStab after 64."""
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_automatic_choice_goes_on_where_contraction_is_slow(dtype: str) -> None:
+    """With BiCGStab, after 32 terms."""
     a, b = matrix(0.999, symmetric=True), np.random.default_rng(1).standard_normal((BATCH, SIZE))
     a, b = a.astype(dtype), b.astype(dtype)
     assert not solved("neumann", a, b)[1]
     u, fine, iterations, _, _ = solved("auto", a, b)
     assert fine
-    assert least < iterations < most
+    assert FIRST < iterations < 80
     np.testing.assert_allclose(u, expected(a, b), rtol=1e-8 if dtype == "float64" else 2e-3, atol=1e-8)
 
 
-def test_automatic_choice_goes_on_where_bicgstab_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_automatic_choice_sums_on_where_contraction_is_fast() -> None:
+    a, b = matrix(0.7, symmetric=True), np.random.default_rng(1).standard_normal((BATCH, SIZE))
+    assert solved("auto", a, b)[2] == solved("neumann", a, b)[2] > FIRST
+
+
+@pytest.mark.parametrize("radius", [0.95, 0.9995])
+def test_automatic_choice_goes_on_where_bicgstab_fails(monkeypatch: pytest.MonkeyPatch, radius: float) -> None:
+    """With the series from its beginning, and with GMRES after 4,000 terms of that."""
     monkeypatch.setattr(bicgstab, "MAX_ITERATIONS", 2)
-    a, b = matrix(0.95, symmetric=True), np.random.default_rng(1).standard_normal((BATCH, SIZE))
+    a, b = matrix(radius, symmetric=True), np.random.default_rng(1).standard_normal((BATCH, SIZE))
     u, fine, iterations, _, _ = solved("auto", a, b)
     assert fine
-    assert 64 + 3 + 400 < iterations < 1000  # the first terms, one step, then the series from its beginning
+    before, least, most = FIRST + 3, *((400, 1000) if radius < 0.99 else (4000, 4700))
+    assert before + least < iterations < before + most
     np.testing.assert_allclose(u, expected(a, b), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "elements", "terms"),
+    [("FLOAT", 256, 128), ("FLOAT", 4096, 64), ("FLOAT", None, 64), ("DOUBLE", 1023, 128), ("DOUBLE", 1024, 48)],
+)
+def test_patience_depends_on_the_size_of_the_state(dtype: str, elements: int | None, terms: int) -> None:
+    assert patience(ir.DataType[dtype], elements) == Patience(FIRST, terms)
 
 
 def test_coupled_unknowns_of_different_shapes() -> None:
