@@ -15,6 +15,7 @@ from onnx_cfad.options import Options
 from onnx_cfad.rewriters.boolean_branch import BooleanBranchPass
 from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rewriters.imply_predicates import ImplyPredicatesPass
+from onnx_cfad.rewriters.list_optionals import ListOptionalsPass
 from onnx_cfad.rewriters.merge_branches import MergeBranchesPass
 from onnx_cfad.rewriters.separate_outputs import SeparateOutputsPass
 from onnx_cfad.rewriters.unwrap_optionals import UnwrapOptionalsPass
@@ -35,6 +36,7 @@ def simplify_branches(model: ir.Model, options: Options) -> Types:
     """
     SeparateOutputsPass(Namer.of_model(model))(model)
     UnwrapOptionalsPass()(model)
+    ListOptionalsPass()(model)
     types = infer_types(model)
     inside = _names_inside(model, options)
     while any(is_branch(node) for node in model.graph.all_nodes()):

@@ -2,7 +2,8 @@
 
 Exporters write weights as initializers, or, inside branches and where a graph was inlined, as Constant nodes. Both are
 weights where a derivative can pass from them to what reads them. Numbers that set up an operator (the scales of a
-Resize, the bounds of a Clip) are not, nor are Constant scalars, which are part of a formula.
+Resize, the bounds of a Clip) are not, also where they are joined or reshaped on their way there, nor are Constant
+scalars, which are part of a formula.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ _SETTINGS = {
 """The inputs of operators that hold settings."""
 
 
+_MOVES = frozenset(("Cast", "Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"))
+"""Operators that hand numbers on as they are."""
+
+
 def weights_of(graph: ir.Graph) -> Iterator[ir.Value]:
     """The weights that ``graph`` itself holds (not its subgraphs): initializers first, then Constant nodes."""
     yield from [value for value in graph.initializers.values() if _is_weight(value)]
@@ -50,5 +55,16 @@ def _is_scalar(value: ir.Value) -> bool:
 
 def _varies(node: ir.Node, index: int) -> bool:
     """Whether ``node`` may pass a derivative to its input ``index``, which is no setting."""
-    setting = node.domain in ("", "ai.onnx") and index in _SETTINGS.get(node.op_type, ())
-    return not setting and not isinstance(rule_for(node), NoDerivative)
+    return not isinstance(rule_for(node), NoDerivative) and not _sets_up(node, index)
+
+
+def _sets_up(node: ir.Node, index: int) -> bool:
+    """Whether input ``index`` is a setting of ``node``, or moved to nothing but settings."""
+    if node.domain not in ("", "ai.onnx"):
+        return False
+    if index in _SETTINGS.get(node.op_type, ()):
+        return True
+    moved = node.outputs[0] if node.op_type in _MOVES else None
+    if moved is None or moved.is_graph_output():
+        return False
+    return bool(moved.uses()) and all(_sets_up(use.node, use.idx) for use in moved.uses())

@@ -50,6 +50,23 @@ def test_weights_are_found_in_every_scope() -> None:
     )
 
 
+def test_scales_that_are_joined_and_reshaped_are_no_weights() -> None:
+    text = """m (float[1,2,4,4] x) => (float[1,2,K,L] y) <float[2] fixed = {1.0, 1.0}, float[2] bias = {0.5, 1.5}> {
+        factor = Constant <value = double[2] {2.0, 2.0}> ()
+        axes = Constant <value = int64[2] {0, 2}> ()
+        shape = Constant <value = int64[4] {1, 2, 1, 1}> ()
+        cast = Cast <to = 1> (factor)
+        scales = Concat <axis = 0> (fixed, cast)
+        b = Reshape (bias, shape)
+        moved = Add (x, b)
+        y = Resize <mode = "linear"> (moved, , scales)
+    }"""
+    gradient = cfad.vjp(model(text), wrt=cfad.INITIALIZERS)
+    assert gradient.report.wrt == ("bias",)
+    found = run_ort(gradient.proto(), {"x": np.ones((1, 2, 4, 4), np.float32), "y_grad": np.ones((1, 2, 8, 8), "f")})
+    np.testing.assert_allclose(found["bias_grad"], [64, 64], rtol=1e-6)
+
+
 @pytest.mark.parametrize("deep", [True, False])
 def test_gradients_by_constants_of_branches(deep: bool) -> None:
     gradient = cfad.vjp(onnx.parser.parse_model(MODEL), wrt=cfad.INITIALIZERS, outputs=["y"]).proto()

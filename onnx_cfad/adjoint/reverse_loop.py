@@ -254,7 +254,9 @@ def _type(x: Expr) -> ir.TypeProtocol:
 def _laid_out(x: Expr, info: Stacked) -> Expr:
     """A result that a Loop stacked on axis 0 in the order it ran, as ``info`` asks for."""
     if info.reverse:
+        shape = x.value.shape
         x = op.Slice(x, [-1], [-(2**62)], [0], [-1])
+        x.value.shape = shape
     if info.axis:
         order = list(range(1, x.rank))
         order.insert(info.axis % x.rank, 0)

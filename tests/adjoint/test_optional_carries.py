@@ -114,3 +114,86 @@ def test_list_of_elements_without_a_common_rank_is_taped_as_the_message_says() -
     expected = [(_last_mixed(x + d, trips) - _last_mixed(x - d, trips)) / (2 * step) for d in np.eye(3) * step]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     cfad.vjp(mixed(), wrt=["x"], plan="checkpointed", stop_gradient=["p"])
+
+
+PREVIOUS = """g (double[2] x, double[2] w, int64 n) => (double[2] y) {
+    none = Optional <type: type_proto = double[2]> ()
+    y, last = Loop (n, , x, none) <body = step (int64 i, bool go, double[2] v, optional(double[2]) before) =>
+        (bool on, double[2] next, optional(double[2]) now) {
+        on = Identity (go)
+        u = Sin (v)
+        full = OptionalHasElement (before)
+        next = If (full) <
+            then_branch = some () => (double[2] a) {
+                old = OptionalGetElement (before)
+                p = Mul (old, w)
+                a = Add (u, p)
+            },
+            else_branch = first () => (double[2] b) { b = Mul (u, w) }
+        >
+        now = Optional (v)
+    }>
+}"""
+"""y[k + 1] = sin(y[k]) + w y[k - 1], as TorchScript writes a variable that is None at first."""
+
+CHOSEN = """g (double[2] x, double[2] w, int64 n) => (double[2] y) {
+    zero = Constant <value = int64 {0}> ()
+    some = Greater (n, zero)
+    o = If (some) <
+        then_branch = one () => (optional(double[2]) a) { s = Sin (x)  a = Optional (s) },
+        else_branch = none () => (optional(double[2]) b) { b = Optional <type: type_proto = double[2]> () }
+    >
+    copy = Identity (o)
+    full = OptionalHasElement (copy)
+    y = If (full) <
+        then_branch = read () => (double[2] c) { e = OptionalGetElement (o)  c = Mul (e, w) },
+        else_branch = plain () => (double[2] d) { d = Mul (x, w) }
+    >
+}"""
+
+
+@pytest.mark.parametrize("plan", ["taped", "checkpointed"])
+@pytest.mark.parametrize("trips", [0, 1, 4])
+@pytest.mark.parametrize("shaped", [True, False])
+def test_tensor_that_is_none_at_first_is_carried_as_a_list(plan: str, trips: int, shaped: bool) -> None:
+    proto = model(PREVIOUS if shaped else PREVIOUS.replace("optional(double[2])", "optional(double[])"))
+    emitted = cfad.vjp(proto, plan=plan, segment=2 if plan == "checkpointed" else None).proto()
+    check_emitted(emitted)
+    x, w, ct = np.array([0.4, -1.0]), np.array([0.7, 0.3]), np.array([1.0, -2.0])
+    found = run_ort(emitted, {"x": x, "w": w, "n": np.array(trips), "y_grad": ct})
+
+    def value(x: np.ndarray[Any, Any], w: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        y, before = x, None
+        for _ in range(trips):
+            y, before = (np.sin(y) * w if before is None else np.sin(y) + w * before), y
+        return y
+
+    step = 1e-6
+    np.testing.assert_allclose(found["y"], value(x, w), rtol=1e-12)
+    np.testing.assert_allclose(found["x_grad"], ct * (value(x + step, w) - value(x - step, w)) / (2 * step), rtol=1e-6)
+    np.testing.assert_allclose(
+        found["w_grad"], ct * (value(x, w + step) - value(x, w - step)) / (2 * step), rtol=1e-6, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_optional_that_a_branch_returns(n: int) -> None:
+    emitted = cfad.vjp(model(CHOSEN), wrt=["x", "w"]).proto()
+    check_emitted(emitted)
+    x, w, ct = np.array([0.4, -1.0]), np.array([0.7, 0.3]), np.array([1.0, -2.0])
+    found = run_ort(emitted, {"x": x, "w": w, "n": np.array(n), "y_grad": ct})
+    np.testing.assert_allclose(found["x_grad"], ct * w * (np.cos(x) if n else 1), rtol=1e-12)
+    np.testing.assert_allclose(found["w_grad"], ct * (np.sin(x) if n else x), rtol=1e-12)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_optional_input_that_a_loop_carries(given: bool) -> None:
+    text = PREVIOUS.replace("int64 n)", "int64 n, optional(double[2]) none)")
+    text = text.replace("none = Optional <type: type_proto = double[2]> ()", "")
+    emitted = cfad.vjp(model(text), wrt=["x", "w"]).proto()
+    check_emitted(emitted)
+    x, w, ct, old = np.array([0.4, -1.0]), np.array([0.7, 0.3]), np.array([1.0, -2.0]), np.array([3.0, 5.0])
+    feeds = {"x": x, "w": w, "n": np.array(1), "y_grad": ct, "none": old if given else None}
+    found = run_ort(emitted, feeds)  # type: ignore[arg-type]
+    np.testing.assert_allclose(found["x_grad"], ct * np.cos(x) * (1 if given else w), rtol=1e-12)
+    np.testing.assert_allclose(found["w_grad"], ct * (old if given else np.sin(x)), rtol=1e-12)

@@ -300,3 +300,31 @@ def loop_attends_to_captured_memory(real: str = "double") -> Example:
         }>
     }"""
     return example(real, text, {"x": (2, 3), "memory": (2, 4, 3), "keys": (2, 3, 4)})
+
+
+@corpus_model
+def loop_captured_weight_of_gates_split_by_computed_sizes(real: str = "double") -> Example:
+    """As TorchScript writes chunk: the gates are taped in sequences, and factors of products are stacked by a Loop."""
+    text = """(real[B, 2] x, real[4, 2] w, real[4] b, int64 trips) => (real[B, 2] y) {
+        y = Loop (trips, , x) <body = body (int64 i, bool going, real[B, 2] h) => (bool again, real[B, 2] next) {
+            again = Identity (going)
+            z = Gemm <transB = 1> (h, w, b)
+            shape = Shape (z)
+            one = Constant <value = int64[1] {1}> ()
+            two = Constant <value = int64 {2}> ()
+            width = Gather (shape, one)
+            half = Div (width, two)
+            sizes = Concat <axis = 0> (half, half)
+            gates = SplitToSequence <axis = 1> (z, sizes)
+            zero = Constant <value = int64 {0}> ()
+            last = Constant <value = int64 {-1}> ()
+            f = SequenceAt (gates, zero)
+            c = SequenceAt (gates, last)
+            s = Sigmoid (f)
+            t = Tanh (c)
+            m = Mul (s, t)
+            r = ReduceSum <keepdims = 0> (m)
+            next = Mul (h, r)
+        }>
+    }"""
+    return example(real, text, {"x": (3, 2), "w": (4, 2), "b": (4,), "trips": 3})
