@@ -42,7 +42,7 @@ from onnx_cfad.targets.tvm.hostprog import (
 )
 
 Whole = Callable[[ir.Node], bool]
-"""Whether a control-flow node stays inside a body, because its runner computes it as one function."""
+"""Whether a control-flow node stays whole, as a body of its own, because its runner computes it as one function."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def partition(model: ir.Model, whole: Whole = lambda node: False) -> Partition: 
 
     Args:
         model: The model; local functions are inlined.
-        whole: Says which control-flow nodes stay in a body; such a node must have tensors alone.
+        whole: Says which control-flow nodes stay whole, each in a body of its own; such a node must have tensors alone.
 
     Raises:
         ModelError: The model is unusable.
@@ -139,7 +139,9 @@ class _Partitioner:
         for position, (nodes, hosted) in enumerate(self.levels(graph)):
             call = self.call(nodes, f"{path}/{position}")
             steps.extend([] if call is None else [call])
-            steps.extend(self.step(node, path) for node in hosted)
+            for number, node in enumerate(hosted):
+                alone = None if self.is_host_step(node) else self.call([node], f"{path}/{position}.{number}")
+                steps.append(self.step(node, path) if alone is None else alone)
         return Block(tuple(steps), self.slots(outputs))
 
     def levels(self, graph: ir.Graph) -> list[tuple[list[ir.Node], list[ir.Node]]]:
@@ -149,7 +151,7 @@ class _Partitioner:
         for node in (node for node in graph if not _is_copy(node)):
             reads = [*(v for v in node.inputs if v is not None), *captured_by(node)]
             first = max((level.get(v, 0) for v in reads), default=0)
-            hosted = self.is_host_step(node)
+            hosted = self.is_host_step(node) or is_loop(node) or is_branch(node)  # a site that stays whole is alone
             while len(found) <= first:
                 found.append(([], []))
             found[first][hosted].append(node)

@@ -17,11 +17,11 @@ from onnx_cfad.targets.tvm.commands import Refused
 from onnx_cfad.targets.tvm.compiler import Array, Shape, free_inputs
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy")
-_UNKNOWN = ("Loop", "Scan")  # to Relax's importer
+_LOOPS = ("Loop", "Scan")  # not known to Relax's importer
 
 
 class Relax:
-    """The compiler of the current TVM, for models without loops."""
+    """The compiler of the current TVM; a model with loops becomes one function, see ``loop_library``."""
 
     def versions(self) -> dict[str, Any]:
         """What this runs on."""
@@ -46,9 +46,9 @@ class Relax:
         """
         tvm = _tvm()
         proto = onnx.load(model)
-        loops = [node.op_type for node in proto.graph.node if node.op_type in _UNKNOWN]
-        if loops:
-            raise Refused(f"Relax does not import {loops[0]}")
+        if any(node.op_type in _LOOPS for node in proto.graph.node):
+            _whole_loops().build(proto, library, shapes)
+            return
         inputs = free_inputs(proto, shapes)
         _fix_shapes(proto, {i.name: i.shape for i in inputs})
         module = importlib.import_module("tvm.relax.frontend.onnx").from_onnx(proto)
@@ -62,7 +62,8 @@ class Relax:
 
     def load(self, library: Path) -> _Function:
         """The function of a compiled library: inputs and outputs in the order of the model's."""
-        return _Function(library)
+        loops = _whole_loops()
+        return loops.WholeLoop(library) if loops.is_whole_loop(library) else _Function(library)
 
 
 class _Function:
@@ -90,6 +91,11 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: Mapping[str, Shape]) -> None:
                 dim.dim_value = size
             elif not dim.dim_param:
                 dim.dim_param = f"n{index}_{axis}"
+
+
+def _whole_loops() -> Any:
+    """The functions for models with loops, which import TVM."""
+    return importlib.import_module("onnx_cfad.targets.tvm.loop_library")
 
 
 @functools.cache

@@ -127,9 +127,10 @@ def test_bodies_are_valid_models() -> None:
         onnx.checker.check_model(ir.to_proto(body), full_check=True)
 
 
-def test_whole_loop_stays_in_a_body() -> None:
+def test_whole_loop_is_a_body_of_its_own() -> None:
     parts = partition(parsed(LOOP), whole=lambda node: node.op_type == "Loop")
-    assert [node.op_type for node in parts.bodies["main/0"].graph] == ["Sin", "Loop"]
+    assert [node.op_type for node in parts.bodies["main/0"].graph] == ["Sin"]
+    assert [node.op_type for node in parts.bodies["main/0.0"].graph] == ["Loop"]
     feeds = {"x": np.array([1, 2, 3], np.float32), "w": np.array([1, -1, 1], np.float32), "n": np.asarray(4)}
     expected = Session(parsed(LOOP), threads=1).run(feeds)
     for name, value in run_partition(parts, feeds, threads=1).items():
