@@ -35,15 +35,15 @@ class Body:
 
     Args:
         name: The name of the body in its program.
-        folder: Holds its model ``NAME.onnx``, and gets a library ``NAME-DIGEST.so`` for each set of input shapes.
+        place: Its model lies in ``PLACE.onnx``; a library ``PLACE-DIGEST.so`` is put there for each set of input shapes.
         compiler: The build of TVM.
         options: Options of the compiler.
     """
 
-    def __init__(self, name: str, folder: Path, compiler: Compiler, options: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, place: Path, compiler: Compiler, options: Mapping[str, Any]) -> None:
         self.name = name
         self.counts = Counts()
-        self._folder, self._compiler, self._options = folder, compiler, options
+        self._place, self._compiler, self._options = place, compiler, options
         self._functions: dict[_Signature, Function] = {}
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
@@ -63,7 +63,7 @@ class Body:
         if len(self._functions) == MOST_SHAPES:
             raise Refused(f"body '{self.name}' meets more than {MOST_SHAPES} sets of input shapes")
         digest = hashlib.sha256(repr(signature).encode()).hexdigest()[:12]
-        library = self._folder / f"{self.name}-{digest}.so"
+        library = self._place.with_name(f"{self._place.name}-{digest}.so")
         if library.exists():
             self.counts.loaded += 1
         else:
@@ -74,7 +74,7 @@ class Body:
         return self._compiler.load(library)
 
     def _compile(self, signature: _Signature, library: Path) -> None:
-        model = self._folder / f"{self.name}.onnx"
+        model = self._place.with_name(f"{self._place.name}.onnx")
         names = input_names(onnx.load(model, load_external_data=False))
         shapes = {name: shape for name, (_, shape) in zip(names, signature, strict=True)}
         try:

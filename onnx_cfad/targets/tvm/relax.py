@@ -28,6 +28,7 @@ class Relax:
         tvm = _tvm()
         return {
             "tvm": tvm.__version__,
+            "processor": str(importlib.import_module("tvm.target.codegen").llvm_get_system_cpu()),
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in _PACKAGES},
         }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from onnx_cfad.targets.tvm.compiler import offer
+from onnx_cfad.targets.tvm.programs import offer_programs
 from onnx_cfad.targets.tvm.relax import Relax
 
 _RELAX = Relax()
 offer(_RELAX)
+offer_programs(_RELAX)

@@ -37,6 +37,7 @@ class Relay:
         tvm = _tvm()
         return {
             "tvm": tvm.__version__,
+            "processor": str(tvm.target.codegen.llvm_get_system_cpu()),
             "llvm": int(tvm.target.codegen.llvm_version_major()),
             "python": platform.python_version(),
             **{name: _version(name) for name in _PACKAGES},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from onnx_cfad.targets.tvm.compiler import offer
+from onnx_cfad.targets.tvm.programs import offer_programs
 from onnx_cfad.targets.tvm.relay import Relay
 
 _RELAY = Relay()
 offer(_RELAY)
+offer_programs(_RELAY)

@@ -1,0 +1,151 @@
+"""What a target is, and what it makes of a model: an artifact, a folder that a fresh process can load and run."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_cfad.errors import ModelError
+from onnx_cfad.ports import Feeds, Port, check_feeds
+from onnx_cfad.targets.manifest import Manifest
+
+Array = np.ndarray[Any, Any]
+Tell = Callable[[str], None]
+"""Called with what is being done."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What one step in a target's worker may take.
+
+    Attributes:
+        seconds: Its time.
+        memory_bytes: Its memory; None for half of the machine's.
+    """
+
+    seconds: float = 600.0
+    memory_bytes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a model is compiled.
+
+    Attributes:
+        build: ``relay`` or ``relax``; None for the first of these that is installed.
+        form: ``whole`` (the model is one program of the target's own machine), ``host`` (straight-line bodies, driven
+            by a host program), or ``auto``: whole where the target takes it and no loop is long.
+        processor: The processor to compile for, by LLVM's name; ``native`` for this one.
+        threads: Threads that a compiled kernel may use.
+        limits: What each step may take.
+    """
+
+    build: str | None = None
+    form: str = "auto"
+    processor: str = "native"
+    threads: int = 1
+    limits: Limits = Limits()
+
+
+class Artifact(abc.ABC):
+    """A compiled model in a folder.
+
+    Attributes:
+        folder: Holds the libraries, the manifest and whatever else the target needs.
+        manifest: What it is.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+
+    def run(self, feeds: Feeds, *, limits: Limits | None = None) -> dict[str, Any]:
+        """The outputs by name.
+
+        Args:
+            feeds: The inputs by name.
+            limits: What the run may take.
+
+        Raises:
+            ModelError: The feeds do not fit the model's inputs.
+            TargetError: The run fails.
+        """
+        ports = [
+            Port(i.name, i.dtype, tuple(i.shape) if self.manifest.shapes_are_fixed else (None,) * len(i.shape))
+            for i in self.manifest.inputs
+        ]
+        check_feeds(ports, feeds)
+        arrays = {port.name: np.ascontiguousarray(feeds[port.name]).reshape(np.shape(feeds[port.name])) for port in ports}
+        return self._run(arrays, limits or Limits())
+
+    @abc.abstractmethod
+    def _run(self, feeds: Mapping[str, Array], limits: Limits) -> dict[str, Any]:
+        """The outputs by name, for feeds that fit."""
+
+
+class Target(abc.ABC):
+    """Something that compiles models."""
+
+    name: str
+
+    @abc.abstractmethod
+    def stamp(self, options: Options) -> dict[str, Any]:
+        """What it would compile with: builds, versions, processor. Part of the manifest, and of the key of the cache.
+
+        Raises:
+            TargetError: It is not there.
+        """
+
+    @abc.abstractmethod
+    def lower(self, model: ir.Model, folder: Path, feeds: Mapping[str, Array], options: Options, tell: Tell) -> Lowered:
+        """Compiles a model into a folder.
+
+        Args:
+            model: The model.
+            folder: Where everything goes; empty.
+            feeds: Sample inputs, whose shapes are those to compile for.
+            options: How.
+            tell: Called with what is being done.
+
+        Raises:
+            TargetError: It cannot be compiled.
+        """
+
+    @abc.abstractmethod
+    def open(self, folder: Path, manifest: Manifest, options: Options) -> Artifact:
+        """The artifact in a folder."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """What a target says about what it has made.
+
+    Attributes:
+        form: In a few words, for readers.
+        shapes_are_fixed: It runs with the shapes of the sample inputs only.
+        program: What the target's own ``open`` needs.
+        notes: Reasons for choices.
+    """
+
+    form: str
+    shapes_are_fixed: bool
+    program: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def plain_feeds(feeds: Feeds) -> dict[str, Array]:
+    """Feeds as arrays.
+
+    Raises:
+        ModelError: One is a list, which no target takes.
+    """
+    for name, value in feeds.items():
+        if isinstance(value, list):
+            raise ModelError(f"input '{name}'", "is a sequence, which no target takes", "Run it in ONNX Runtime.")
+    return {name: np.asarray(value) for name, value in feeds.items()}

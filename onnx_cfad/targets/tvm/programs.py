@@ -1,0 +1,78 @@
+"""The command that runs a host program in a worker, over bodies that its build of TVM compiles."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onnx_cfad.targets.tvm.bodies import Body
+from onnx_cfad.targets.tvm.commands import Arguments, Arrays, Refused, Result, command
+from onnx_cfad.targets.tvm.compiler import Array, Compiler
+from onnx_cfad.targets.tvm.hostprog import HostProgram, HostProgramError, Machine
+
+
+class _Loaded:
+    """A program with its bodies."""
+
+    def __init__(self, arguments: Arguments, compiler: Compiler) -> None:
+        program = HostProgram.from_json(Path(arguments["program"]).read_text(encoding="utf-8"))
+        folder, options = Path(arguments["bodies"]), arguments.get("options", {})
+        names = dict.fromkeys(call.body for call in program.calls())
+        stems = arguments["stems"]
+        self.bodies = {name: Body(name, folder / stems[name], compiler, options) for name in names}
+        self.machine = Machine(program, self.bodies)
+
+    def counts(self) -> dict[str, Any]:
+        """What became of each body."""
+        return {name: dataclasses.asdict(body.counts) for name, body in self.bodies.items()}
+
+
+def offer_programs(compiler: Compiler) -> None:
+    """Enters ``run_program`` into the table of commands."""
+    loaded: dict[str, _Loaded] = {}
+
+    @command
+    def run_program(arguments: Arguments, arrays: Arrays) -> Result:
+        """Runs the host program in the file ``program``, ``repeat`` times.
+
+        The model of each of its bodies lies in the folder ``bodies``, in the file that ``stems`` has a stem for. Arrays are its inputs by name, ``NAME[0]``, ... for a list that ``lists`` gives the length of; results likewise.
+        """
+        key = arguments["program"]
+        if key not in loaded:
+            loaded[key] = _Loaded(arguments, compiler)
+        feeds = joined(arrays, arguments.get("lists", {}))
+        seconds: list[float] = []
+        results: dict[str, Any] = {}
+        try:
+            for _ in range(int(arguments.get("repeat", 1))):
+                start = time.perf_counter()
+                results = loaded[key].machine.run(feeds)
+                seconds.append(time.perf_counter() - start)
+        except HostProgramError as error:
+            raise Refused(str(error)) from error
+        flat, lists = split(results)
+        return {"seconds": seconds, "lists": lists, "bodies": loaded[key].counts()}, flat
+
+
+def split(values: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, int]]:
+    """Values as arrays alone, the elements of a list under ``NAME[0]``, ...; and the lengths of the lists."""
+    flat: dict[str, Array] = {}
+    lists: dict[str, int] = {}
+    for name, value in values.items():
+        if isinstance(value, list):
+            lists[name] = len(value)
+            flat.update((f"{name}[{index}]", element) for index, element in enumerate(value))
+        else:
+            flat[name] = value
+    return flat, lists
+
+
+def joined(flat: Arrays, lists: Mapping[str, int]) -> dict[str, Any]:
+    """The values that ``split`` made arrays of."""
+    elements = {f"{name}[{index}]" for name, length in lists.items() for index in range(length)}
+    values: dict[str, Any] = {name: array for name, array in flat.items() if name not in elements}
+    values.update((name, [flat[f"{name}[{index}]"] for index in range(length)]) for name, length in lists.items())
+    return values
