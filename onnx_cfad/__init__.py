@@ -3,7 +3,7 @@
 import onnx_cfad.interruptions  # noqa: F401 - first: what follows takes a second, in which Ctrl-C may come
 
 # isort: split
-from onnx_cfad.api import grad, hvp, jvp, plan, profile, vjp
+from onnx_cfad.api import compile, grad, hvp, jvp, plan, profile, vjp  # noqa: A004 - cfad.compile
 from onnx_cfad.differentiate import Gradient, Report
 from onnx_cfad.errors import CfadError, ModelError, PlanError, TargetError, UnsupportedOp, ValidationError
 from onnx_cfad.expand import expand
@@ -28,6 +28,7 @@ __all__ = [
     "UnsupportedOp",
     "Validation",
     "ValidationError",
+    "compile",
     "expand",
     "grad",
     "hvp",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from onnx_cfad.differentiate import Gradient, differentiate
 from onnx_cfad.errors import ModelError
@@ -15,6 +16,10 @@ from onnx_cfad.options import Initializers, Options
 from onnx_cfad.plan.plan import Plan
 from onnx_cfad.planning import plan_model, with_plan
 from onnx_cfad.ports import Feeds
+from onnx_cfad.sizes import parse_bytes
+
+if TYPE_CHECKING:
+    from onnx_cfad.targets.base import Artifact
 
 Names = Sequence[str] | str | None
 Wrt = Sequence[str | Initializers] | Initializers | str | None
@@ -311,3 +316,49 @@ def profile(model: AnyModel, feeds: Feeds | Iterable[Feeds]) -> Profile:
     from onnx_cfad.profiling import profile_model  # noqa: PLC0415 - heavy
 
     return profile_model(model, feeds)
+
+
+def compile(  # noqa: A001 - what it is
+    model: AnyModel | Gradient,
+    *,
+    target: str,
+    output: str | os.PathLike[str] | None = None,
+    build: str | None = None,
+    form: str = "auto",
+    feeds: Feeds | None = None,
+    check: bool = True,
+    rtol: float | None = None,
+    processor: str = "native",
+    threads: int = 1,
+    timeout: float = 600.0,
+    memory: str | int | None = None,
+) -> Artifact:
+    """``model`` compiled for a target and checked against ONNX Runtime: ``cfad.compile(g, target="llvm").run(feeds)``.
+
+    Args:
+        model: As for ``vjp``, or what that gave.
+        target: ``llvm``: machine code for this CPU, by TVM.
+        output: The folder to write; default: a temporary one, which goes with the result.
+        build: ``relay`` or ``relax``; default: Relay where it is installed.
+        form: ``whole``, one program of the target's machine; ``host``, bodies driven by a host program; or ``auto``.
+        feeds: Sample inputs by name, whose shapes are those to compile for; default: made up.
+        check: Compare with ONNX Runtime on the sample inputs.
+        rtol: The relative error that holds; default: by element type.
+        processor: LLVM's name of the processor to compile for; ``native`` for this one.
+        threads: Threads that a compiled kernel may use.
+        timeout: Seconds that each step may take.
+        memory: What the process that compiles and runs may hold, such as ``2GiB``; default: half of the machine's.
+
+    Raises:
+        ModelError: The model or the inputs are unusable.
+        TargetError: The target is not there, refuses the model, or cannot run it.
+        ValidationError: The results are not those of ONNX Runtime.
+    """
+    from onnx_cfad.targets.base import Limits  # noqa: PLC0415 - heavy
+    from onnx_cfad.targets.base import Options as TargetOptions  # noqa: PLC0415
+    from onnx_cfad.targets.compilation import compile_model  # noqa: PLC0415
+
+    limits = Limits(timeout, parse_bytes(memory) if isinstance(memory, str) else memory)
+    options = TargetOptions(build, form, processor, threads, limits)
+    source = model.model if isinstance(model, Gradient) else model
+    return compile_model(source, target, output, feeds=feeds, options=options, check=check, rtol=rtol)

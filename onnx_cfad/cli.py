@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import os
 import sys
-import traceback
 import warnings
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, NoReturn, ParamSpec
+from typing import Annotated
 
 import typer
 
 from onnx_cfad import __version__
-from onnx_cfad.errors import CfadError
-from onnx_cfad.interruptions import NOBODY_READS, forget_output, leave_on_signals, say_interrupted
+from onnx_cfad.cli_targets import compile_for_target, targets
+from onnx_cfad.command_errors import DOES_NOT_HOLD, reports_errors
+from onnx_cfad.interruptions import leave_on_signals
 from onnx_cfad.options import INITIALIZERS, Initializers, Options, seed_count
-
-Parameters = ParamSpec("Parameters")
 
 app = typer.Typer(
     name="onnx-cfad",
@@ -29,9 +25,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-BAD_INPUT = 2
-DOES_NOT_HOLD = 1
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The .onnx file.", show_default=False)]
 Wrt = Annotated[
@@ -137,46 +130,6 @@ def main() -> None:
     app(prog_name="onnx-cfad")
 
 
-def _reports_errors(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """A command whose errors are one message on standard error, and an exit code."""
-
-    @functools.wraps(command)
-    def guarded(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-            sys.stdout.flush()
-        except (typer.Exit, typer.Abort):
-            raise
-        except KeyboardInterrupt as error:
-            raise typer.Exit(say_interrupted()) from error
-        except BrokenPipeError as error:
-            forget_output()
-            raise typer.Exit(NOBODY_READS) from error
-        except OSError as error:
-            forget_output()
-            place = error.filename or "standard output"
-            _fail(f"{place}: {error.strerror or error}", error, debug=_debugging(kwargs))
-        except CfadError as error:
-            _fail(str(error), error, debug=_debugging(kwargs))
-        except Exception as error:  # noqa: BLE001 - the last line of defence: nobody sees a traceback unasked
-            text = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(".: ")
-            report = "This is a bug in onnx-cfad: please report it with the model and what --debug shows"
-            _fail(f"{text}. {report} (onnx-cfad --debug COMMAND ...).", error, debug=_debugging(kwargs))
-
-    return guarded
-
-
-def _fail(text: str, error: Exception, *, debug: bool) -> NoReturn:
-    if debug:
-        typer.echo("".join(traceback.format_exception(error)), err=True)
-    typer.echo(f"error: {text}", err=True)
-    raise typer.Exit(BAD_INPUT) from error
-
-
-def _debugging(arguments: Mapping[str, object]) -> bool:
-    return bool(getattr(arguments.get("context"), "obj", False))
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"onnx-cfad {__version__}")
@@ -199,7 +152,7 @@ def options(
 
 
 @app.command()
-@_reports_errors
+@reports_errors
 def transform(
     context: typer.Context,  # noqa: ARG001 - read by the decorator
     *,
@@ -271,7 +224,7 @@ def transform(
 
 
 @app.command()
-@_reports_errors
+@reports_errors
 def inspect(
     context: typer.Context,  # noqa: ARG001
     *,
@@ -296,7 +249,7 @@ def inspect(
 
 
 @app.command("plan")
-@_reports_errors
+@reports_errors
 def print_plan(
     context: typer.Context,  # noqa: ARG001
     *,
@@ -348,7 +301,7 @@ def print_plan(
 
 
 @app.command("profile")
-@_reports_errors
+@reports_errors
 def run_profile(
     context: typer.Context,  # noqa: ARG001
     *,
@@ -385,7 +338,7 @@ def run_profile(
 
 
 @app.command()
-@_reports_errors
+@reports_errors
 def validate(
     context: typer.Context,  # noqa: ARG001
     *,
@@ -430,7 +383,7 @@ def validate(
 
 
 @app.command()
-@_reports_errors
+@reports_errors
 def expand(
     context: typer.Context,  # noqa: ARG001
     *,
@@ -458,29 +411,38 @@ def expand(
 
 
 @app.command()
-@_reports_errors
+@reports_errors
 def run(
     context: typer.Context,  # noqa: ARG001
     *,
-    model: Model,
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL|DIR", help="The .onnx file, or what compile wrote.", show_default=False)
+    ],
     inputs: Annotated[Path, typer.Option("--inputs", metavar="X.npz", help="The inputs by name.", show_default=False)],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="Y.npz", help="Where the outputs go.", show_default=False)
     ],
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="ort|llvm", help="Where a model runs; default: ONNX Runtime.")
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run MODEL in ONNX Runtime on the arrays of X.npz and write its outputs to Y.npz."""
+    """Run MODEL in ONNX Runtime or on another target, or what was compiled, on X.npz; write the outputs to Y.npz."""
     from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
     from onnx_cfad.report.terminal import working  # noqa: PLC0415
     from onnx_cfad.run import run_file  # noqa: PLC0415
 
-    with working(f"running {model}", quiet=quiet or as_json):
-        results = run_file(model, inputs, output)
+    with working(f"running {model}", quiet=quiet or as_json) as tell:
+        results = run_file(model, inputs, output, target=target, tell=tell)
     if as_json:
         typer.echo(to_json({}, output=output, outputs=results))
     elif not quiet:
         typer.echo("\n".join(f"{name}: {results[name]}" for name in results) + f"\nwritten: {output}")
+
+
+app.command("compile")(compile_for_target)
+app.add_typer(targets)
 
 
 def _wrt(names: list[str] | None, initializers: bool) -> list[str | Initializers] | None:

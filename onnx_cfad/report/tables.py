@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
@@ -15,6 +14,8 @@ from onnx_cfad.graph.profile import BranchCount, Profile
 from onnx_cfad.inspection import Inspection, NodeReport, PoleReport, SiteInspection, ValueReport
 from onnx_cfad.numeric.differences import Outcome
 from onnx_cfad.plan.plan import Plan, written
+from onnx_cfad.report.layout import pair as _pair
+from onnx_cfad.report.layout import table as _table
 from onnx_cfad.sizes import format_bytes
 from onnx_cfad.verdict import Validation, cells
 
@@ -181,19 +182,6 @@ def _poles(nodes: Sequence[PoleReport]) -> Iterator[RenderableType]:
     if nodes:
         rows = [(node.operator, node.path, node.reason) for node in nodes]
         yield _table(("derivative with a pole", "where", "it is"), rows)
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _pair(title: str, text: str) -> Text:
-    return Text.assemble((f"{title}: ", "bold"), text)
 
 
 def _interface(seeds: Mapping[str, str], gradients: Mapping[str, str]) -> Iterator[RenderableType]:

@@ -81,7 +81,7 @@ class Artifact(abc.ABC):
             for i in self.manifest.inputs
         ]
         check_feeds(ports, feeds)
-        arrays = {port.name: np.ascontiguousarray(feeds[port.name]).reshape(np.shape(feeds[port.name])) for port in ports}
+        arrays = {port.name: np.asarray(feeds[port.name], order="C") for port in ports}
         return self._run(arrays, limits or Limits())
 
     @abc.abstractmethod

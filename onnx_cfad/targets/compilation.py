@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
 import secrets
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad import weights
@@ -71,26 +72,21 @@ def compile_model(
     """
     chosen, compiler, store = options or Options(), target_named(target), cache or artifact_cache()
     final = None if output is None else _checked_output(Path(output))
-    stamp = compiler.stamp(chosen)
     source = load(model)
-    session = Session(source)
-    samples = _samples(source, session, feeds)
-    key = key_of(
-        {
-            "model": _content(source), "target": target, "stamp": stamp, "code": _code(), "check": check, "rtol": rtol,
-            "options": dataclasses.asdict(dataclasses.replace(chosen, limits=None)),  # pyright: ignore[reportArgumentType]
-            "feeds": _content_of(samples),
-        }
-    )  # fmt: skip
-    with _Place(final) as place:
-        if not store.fetch(key, place.folder):
-            _make(compiler, source, session, samples, place.folder, chosen, stamp, check, rtol, tell)
-            store.store(key, place.folder)
-        folder = place.keep()
-    artifact = compiler.open(folder, read_manifest(folder), chosen)
+    job = _Job(compiler, chosen, source, Session(source), compiler.stamp(chosen), check, rtol, tell)
+    samples = job.samples(feeds)
     if final is None:
-        artifact.hold(place)
-    return artifact
+        return job.temporary(samples, store)
+    temporary = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
+    try:
+        temporary.mkdir()
+        job.fill(temporary, samples, store)
+        _replace(final, temporary)
+    except OSError as error:
+        raise TargetError(str(final), f"cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return open_artifact(final, chosen)
 
 
 def open_artifact(folder: str | os.PathLike[str], options: Options | None = None) -> Artifact:
@@ -101,3 +97,129 @@ def open_artifact(folder: str | os.PathLike[str], options: Options | None = None
     """
     manifest = read_manifest(Path(folder))
     return target_named(manifest.target).open(Path(folder), manifest, options or Options())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """One compilation; see ``compile_model``."""
+
+    compiler: Target
+    options: Options
+    model: ir.Model
+    session: Session
+    stamp: dict[str, Any]
+    check: bool
+    rtol: float | None
+    tell: Tell
+
+    def samples(self, feeds: Feeds | None) -> dict[str, Array]:
+        """Sample inputs, in the order of the model's inputs that have no default."""
+        required = [port for port in ports_of(self.model) if port.required]
+        if feeds is None:
+            self.tell("sample inputs")
+            feeds = make_up_feeds(required, self.session.run, _SEED)
+        given = plain_feeds(feeds)
+        check_feeds(required, given)
+        return {port.name: given[port.name] for port in required}
+
+    def temporary(self, samples: Mapping[str, Array], cache: Cache) -> Artifact:
+        """The artifact in a folder that goes when it does, at the latest with this process."""
+        folder = Path(tempfile.mkdtemp(prefix="onnx-cfad-"))
+        try:
+            self.fill(folder, samples, cache)
+            artifact = open_artifact(folder, self.options)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        weakref.finalize(artifact, shutil.rmtree, folder, ignore_errors=True)
+        return artifact
+
+    def fill(self, folder: Path, samples: Mapping[str, Array], cache: Cache) -> None:
+        """Puts the artifact into an empty folder, from the cache where it is there."""
+        key = self._key(samples)
+        if cache.fetch(key, folder):
+            return
+        start = time.perf_counter()
+        # A model that is given away is not the one that is run beside it.
+        lowered = self.compiler.lower(self.model.clone(), folder, samples, self.options, self.tell)
+        manifest = Manifest(
+            target=self.compiler.name,
+            form=lowered.form,
+            model=fingerprint(self.model),
+            stamp=self.stamp,
+            inputs=tuple(InputEntry(name, feed.dtype.name, feed.shape) for name, feed in samples.items()),
+            outputs=self.session.outputs,
+            shapes_are_fixed=lowered.shapes_are_fixed,
+            program=lowered.program,
+            errors=None,
+            files=digests(folder),
+            notes=lowered.notes,
+            seconds=round(time.perf_counter() - start, 3),
+        )
+        if self.check:
+            self.tell("comparing with ONNX Runtime")
+            errors = self._errors(self.compiler.open(folder, manifest, self.options), samples)
+            manifest = dataclasses.replace(manifest, errors=errors)
+        (folder / NAME).write_text(manifest.to_json(), encoding="utf-8")
+        cache.store(key, folder)
+
+    def _errors(self, artifact: Artifact, samples: Mapping[str, Array]) -> dict[str, float]:
+        """The error of each output, none of which may be over the tolerance."""
+        results, reference = artifact.run(samples, limits=self.options.limits), self.session.run(samples)
+        difference = first_difference(results, reference, self.rtol)
+        if difference is not None:
+            what = f"target {self.compiler.name} and ONNX Runtime differ on sample inputs: {difference.what}"
+            remedy = "Give a tolerance (--rtol), or leave the check out (--no-check)."
+            raise ValidationError(f"output '{difference.output}'", what, remedy)
+        return errors_of(results, reference)
+
+    def _key(self, samples: Mapping[str, Array]) -> str:
+        chosen = {**dataclasses.asdict(self.options), "limits": None}
+        feeds = {name: (f.dtype.name, f.shape, _hash(f)) for name, f in samples.items()}
+        return key_of(
+            {
+                "model": _content(self.model), "target": self.compiler.name, "stamp": self.stamp, "code": _code(),
+                "check": self.check, "rtol": self.rtol, "options": chosen, "feeds": feeds,
+            }
+        )  # fmt: skip
+
+
+def _checked_output(final: Path) -> Path:
+    """Refuses a place that an artifact cannot be written to: a file, or a folder that holds something else."""
+    if not final.parent.is_dir():
+        raise TargetError(str(final), "the folder of the output does not exist", "Make it first.")
+    if final.exists() and not final.is_dir():
+        raise TargetError(str(final), "the output is a file", "Name a folder.")
+    if final.is_dir() and any(final.iterdir()) and not (final / NAME).is_file():
+        raise TargetError(str(final), "the output is a folder that holds something else", "Name another, or empty it.")
+    return final.resolve()
+
+
+def _replace(final: Path, new: Path) -> None:
+    """Puts ``new`` in the place of ``final``."""
+    old = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
+    if final.exists():
+        final.rename(old)
+    new.rename(final)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _content(model: ir.Model) -> str:
+    """The hash of a model with all of its weights, those in other files too."""
+    digest = hashlib.sha256(fingerprint(model).encode())
+    for _, tensor in weights.external_slots(model):
+        digest.update(tensor.tobytes())
+    return digest.hexdigest()
+
+
+def _hash(array: Array) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()
+
+
+@functools.cache
+def _code() -> str:
+    """The hash of this package: another release may compile otherwise."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""The manifest of an artifact: what was compiled, with what, for which inputs, and how it compared with ONNX Runtime."""
+"""The manifest of an artifact: what was compiled, with what, for which inputs; how it compared with ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Body:
 
     Args:
         name: The name of the body in its program.
-        place: Its model lies in ``PLACE.onnx``; a library ``PLACE-DIGEST.so`` is put there for each set of input shapes.
+        place: Its model lies in ``PLACE.onnx``, the library for a set of input shapes in ``PLACE-DIGEST.so``.
         compiler: The build of TVM.
         options: Options of the compiler.
     """

@@ -71,14 +71,36 @@ def _input(value: onnx.ValueInfoProto, shapes: Mapping[str, Shape]) -> Input:
     return Input(value.name, helper.tensor_dtype_to_np_dtype(tensor.elem_type).name, shape)
 
 
+def llvm_target(tvm: Any, options: Mapping[str, Any]) -> Any:
+    """TVM's target of machine code for the processor that the options name, or for any."""
+    processor = options.get("processor")
+    return tvm.target.Target({"kind": "llvm", **({"mcpu": processor} if processor else {})})
+
+
+Version = tuple[str, int, int]
+
+
+def version_of(path: str) -> Version:
+    """What tells a file from a later one of the same name.
+
+    Raises:
+        Refused: There is no such file.
+    """
+    if not Path(path).is_file():
+        raise Refused(f"there is no file {path}")
+    status = Path(path).stat()
+    return path, status.st_ino, status.st_mtime_ns
+
+
 def offer(compiler: Compiler) -> None:
     """Enters the commands that run on ``compiler`` into the table."""
-    loaded: dict[str, Function] = {}
+    loaded: dict[Version, Function] = {}
 
     def function(library: str) -> Function:
-        if library not in loaded:
-            loaded[library] = compiler.load(Path(library))
-        return loaded[library]
+        version = version_of(library)
+        if version not in loaded:
+            loaded[version] = compiler.load(Path(library))
+        return loaded[version]
 
     @command
     def versions(arguments: Arguments, arrays: Arrays) -> Result:  # noqa: ARG001

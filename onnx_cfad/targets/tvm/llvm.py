@@ -1,7 +1,7 @@
 """The target ``llvm``: machine code for this CPU, by Relay or Relax.
 
-A whole model becomes a program of Relay's virtual machine. Where Relay refuses it, where a loop is long (a frame of that
-machine stays for every iteration), or with Relax, straight-line bodies are compiled, and a host program drives them in
+A whole model becomes a program of Relay's virtual machine. Where Relay refuses it, where a loop is long (that machine
+keeps a frame for every iteration), or with Relax, straight-line bodies are compiled, and a host program drives them in
 the worker.
 """
 
@@ -47,14 +47,19 @@ class Llvm(Target):
         versions = dict(_worker(kind, options).call("versions")[0])
         del versions["peak_bytes"]
         own = str(versions.pop("processor"))
-        processor = own if options.processor == "native" else options.processor
-        return {"build": kind, "versions": versions, "processor": processor}
+        native = options.processor == "native"
+        return {
+            "build": kind,
+            "versions": versions,
+            "processor": own if native else options.processor,
+            "native": native,
+        }
 
     def lower(self, model: ir.Model, folder: Path, feeds: Mapping[str, Array], options: Options, tell: Tell) -> Lowered:
         """Compiles ``model``; see ``Target``."""
         stamp = self.stamp(options)
         kind, title = stamp["build"], BUILDS[stamp["build"]].title
-        step = _Step(_worker(kind, options), {"target": _text(stamp["processor"])}, options.limits)
+        step = _Step(_worker(kind, options), {"processor": stamp["processor"]}, options.limits)
         notes: list[str] = []
         model = normalise(model)
         if kind == "relay" and options.form in _WHOLE:
@@ -79,10 +84,10 @@ class Llvm(Target):
         worker = _worker(kind, options)
         here = worker.call("versions")[0]["processor"]
         wanted = manifest.stamp["processor"]
-        if wanted != here and manifest.stamp.get("native", True):
+        if wanted != here and manifest.stamp["native"]:
             text = f"it was compiled for the processor {wanted}, and this is {here}"
             raise TargetError(str(folder), text, "Compile the model again, or with --processor x86-64-v2.")
-        step = _Step(worker, {"target": _text(wanted)}, options.limits)
+        step = _Step(worker, {"processor": wanted}, options.limits)
         return _Compiled(folder, manifest, step)
 
 
@@ -128,11 +133,6 @@ def _worker(kind: str, options: Options) -> Worker:
     return shared_worker(kind, environments.interpreter(kind), threads=options.threads)
 
 
-def _text(processor: str) -> str:
-    """The target in TVM's words."""
-    return f"llvm -mcpu={processor}"
-
-
 def _too_long(model: ir.Model) -> str | None:
     """Why a model is better not left to the virtual machine: the number of iterations that it fixes."""
     for node in model.graph.all_nodes():
@@ -159,9 +159,7 @@ def _run_whole(folder: Path, feeds: Mapping[str, Array], step: _Step) -> list[Ar
     return [results[str(index)] for index in range(len(results))]
 
 
-def _hosted(
-    model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _Step, notes: tuple[str, ...]
-) -> Lowered:
+def _hosted(model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _Step, notes: tuple[str, ...]) -> Lowered:
     parts = partition(model)
     stems = {name: f"body{index}" for index, name in enumerate(parts.bodies)}
     (folder / _BODIES).mkdir()
@@ -172,9 +170,7 @@ def _hosted(
     return Lowered(f"a host program over {len(stems)} bodies", False, {"stems": stems}, notes)
 
 
-def _run_hosted(
-    folder: Path, stems: Mapping[str, str], feeds: Mapping[str, Array], step: _Step
-) -> dict[str, Any]:
+def _run_hosted(folder: Path, stems: Mapping[str, str], feeds: Mapping[str, Array], step: _Step) -> dict[str, Any]:
     flat, lists = split(feeds)
     places = {"program": str(folder / _PROGRAM), "bodies": str(folder / _BODIES), "stems": dict(stems), "lists": lists}
     result, arrays = step.call("run_program", places, flat)

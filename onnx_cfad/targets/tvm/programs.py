@@ -10,7 +10,7 @@ from typing import Any
 
 from onnx_cfad.targets.tvm.bodies import Body
 from onnx_cfad.targets.tvm.commands import Arguments, Arrays, Refused, Result, command
-from onnx_cfad.targets.tvm.compiler import Array, Compiler
+from onnx_cfad.targets.tvm.compiler import Array, Compiler, Version, version_of
 from onnx_cfad.targets.tvm.hostprog import HostProgram, HostProgramError, Machine
 
 
@@ -32,15 +32,16 @@ class _Loaded:
 
 def offer_programs(compiler: Compiler) -> None:
     """Enters ``run_program`` into the table of commands."""
-    loaded: dict[str, _Loaded] = {}
+    loaded: dict[Version, _Loaded] = {}
 
     @command
     def run_program(arguments: Arguments, arrays: Arrays) -> Result:
         """Runs the host program in the file ``program``, ``repeat`` times.
 
-        The model of each of its bodies lies in the folder ``bodies``, in the file that ``stems`` has a stem for. Arrays are its inputs by name, ``NAME[0]``, ... for a list that ``lists`` gives the length of; results likewise.
+        The model of each of its bodies lies in the folder ``bodies``, in a file that ``stems`` has the stem of. Arrays
+        are its inputs by name, ``NAME[0]``, ... for a list that ``lists`` gives the length of; results likewise.
         """
-        key = arguments["program"]
+        key = version_of(arguments["program"])
         if key not in loaded:
             loaded[key] = _Loaded(arguments, compiler)
         feeds = joined(arrays, arguments.get("lists", {}))

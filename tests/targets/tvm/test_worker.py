@@ -129,7 +129,7 @@ def test_worker_is_reused_and_survives_a_refusal(kind: str) -> None:
     pid = worker.pid
     with pytest.raises(TargetError, match="there is no command nonsense; there are compile_model, "):
         worker.call("nonsense")
-    with pytest.raises(TargetError, match="'run_library' failed: .*cannot find file"):
+    with pytest.raises(TargetError, match="there is no file nowhere.so"):
         worker.call("run_library", {"library": "nowhere.so"})
     worker.call("versions")
     assert worker.pid == pid

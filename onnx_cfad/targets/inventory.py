@@ -1,0 +1,43 @@
+"""What targets need, and whether it is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+
+from onnx_cfad.targets.tvm import environments
+from onnx_cfad.targets.tvm.builds import BUILDS
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """Something that targets need.
+
+    Attributes:
+        name: What it is called on the command line.
+        what: What it is.
+        target: The target that it serves.
+        installed: It is there; nothing has been run to find out.
+        state: Where it is, or the command that installs it.
+    """
+
+    name: str
+    what: str
+    target: str
+    installed: bool
+    state: str
+
+
+def inventory() -> tuple[Entry, ...]:
+    """Everything that targets need, ONNX Runtime first."""
+    runtime = importlib.metadata.version("onnxruntime")
+    return (Entry("ort", "ONNX Runtime", "ort", True, f"{runtime}, part of onnx-cfad"), *map(_build, BUILDS))
+
+
+def _build(kind: str) -> Entry:
+    found, build = environments.find(kind), BUILDS[kind]
+    what = f"{build.title} {build.release}"
+    if found.python is None:
+        return Entry(kind, what, "llvm", False, f"not installed: onnx-cfad targets install {kind}")
+    by = "" if found.by == "installed" else f", by {found.by}"
+    return Entry(kind, what, "llvm", True, f"{found.python}{by}")
