@@ -27,12 +27,11 @@ def trial_table(trials: Sequence[Trial]) -> RenderableType:
 def manifest_table(manifest: Manifest, folder: Path) -> RenderableType:
     """What was compiled, with what, and how it compared with ONNX Runtime."""
     inputs = ", ".join(f"{i.name} {i.dtype}{list(i.shape)}" for i in manifest.inputs)
-    shapes = "these shapes alone" if manifest.shapes_are_fixed else "other shapes are compiled when they come"
     lines = [
         pair("target", f"{manifest.target} ({manifest.stamp['build']}), for {manifest.stamp['processor']}"),
         pair("form", manifest.form),
         *(pair("note", note) for note in manifest.notes),
-        pair("inputs", f"{inputs}; {shapes}"),
+        pair("inputs", inputs),
         pair("outputs", ", ".join(manifest.outputs)),
         pair("against ONNX Runtime", _errors(manifest.errors)),
         pair("written", str(folder)),

@@ -76,10 +76,7 @@ class Artifact(abc.ABC):
             ModelError: The feeds do not fit the model's inputs.
             TargetError: The run fails.
         """
-        ports = [
-            Port(i.name, i.dtype, tuple(i.shape) if self.manifest.shapes_are_fixed else (None,) * len(i.shape))
-            for i in self.manifest.inputs
-        ]
+        ports = [Port(entry.name, entry.dtype, entry.shape) for entry in self.manifest.inputs]
         check_feeds(ports, feeds)
         arrays = {port.name: np.asarray(feeds[port.name], order="C") for port in ports}
         return self._run(arrays, limits or Limits())
@@ -128,13 +125,11 @@ class Lowered:
 
     Attributes:
         form: In a few words, for readers.
-        shapes_are_fixed: It runs with the shapes of the sample inputs only.
         program: What the target's own ``open`` needs.
         notes: Reasons for choices.
     """
 
     form: str
-    shapes_are_fixed: bool
     program: dict[str, Any]
     notes: tuple[str, ...] = ()
 

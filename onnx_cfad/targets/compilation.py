@@ -149,7 +149,6 @@ class _Job:
             stamp=self.stamp,
             inputs=tuple(InputEntry(name, feed.dtype.name, feed.shape) for name, feed in samples.items()),
             outputs=self.session.outputs,
-            shapes_are_fixed=lowered.shapes_are_fixed,
             program=lowered.program,
             errors=None,
             files=digests(folder),

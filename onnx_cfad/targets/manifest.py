@@ -32,9 +32,8 @@ class Manifest:
         form: What the target has made, in a few words.
         model: The SHA-256 of the model.
         stamp: What it was compiled with.
-        inputs: The model's inputs.
+        inputs: The model's inputs; it takes exactly these shapes.
         outputs: The names of its outputs.
-        shapes_are_fixed: It takes inputs of exactly these shapes.
         program: What the target needs to load it.
         errors: The largest relative error of each output against ONNX Runtime; None where it was not checked.
         files: The SHA-256 of every other file, by its path in the folder.
@@ -48,7 +47,6 @@ class Manifest:
     stamp: dict[str, Any]
     inputs: tuple[InputEntry, ...]
     outputs: tuple[str, ...]
-    shapes_are_fixed: bool
     program: dict[str, Any]
     errors: dict[str, float] | None
     files: dict[str, str]

@@ -150,7 +150,7 @@ def _whole(model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _Ste
         arguments = {"model": str(path), "library": str(folder / _LIBRARY), "shapes": shapes}
         step.call("compile_model", arguments)
     _run_whole(folder, feeds, step)
-    return Lowered("one program of Relay's virtual machine", True, {"library": _LIBRARY})
+    return Lowered("one program of Relay's virtual machine", {"library": _LIBRARY})
 
 
 def _run_whole(folder: Path, feeds: Mapping[str, Array], step: _Step) -> list[Array]:
@@ -167,7 +167,7 @@ def _hosted(model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _St
         save(body, folder / _BODIES / f"{stems[name]}.onnx")
     (folder / _PROGRAM).write_text(parts.program.to_json(), encoding="utf-8")
     _run_hosted(folder, stems, feeds, step)
-    return Lowered(f"a host program over {len(stems)} bodies", False, {"stems": stems}, notes)
+    return Lowered(f"a host program over {len(stems)} bodies", {"stems": stems}, notes)
 
 
 def _run_hosted(folder: Path, stems: Mapping[str, str], feeds: Mapping[str, Array], step: _Step) -> dict[str, Any]:
