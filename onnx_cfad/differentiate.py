@@ -152,6 +152,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     names = interface_names(model.graph, selection)
     warnings = _reverse(model, selection, names, sweep, implicit_outputs=options.implicit_outputs)
     warnings += [f"never taken in the profile: {path}" for path in adjoints.cold]
+    warnings += accelerated_sites(adjoints)
     record(model, options, adjoints, origin, order)
     record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
     if options.seeds is not None:
@@ -320,6 +321,15 @@ def site_reports(sites: ControlFlowGraph, adjoints: Plan) -> tuple[SiteReport, .
                 )
             )
     return tuple(found)
+
+
+def accelerated_sites(adjoints: Plan) -> list[str]:
+    """What to tell of the loops of a plan whose iterations are accelerated."""
+    told = "its iterations are accelerated: its results differ from the model's within its tolerance"
+    found = [(path, decision.adjoint) for path, decision in adjoints.decisions.items()]
+    return [
+        f"{path}: {told}" for path, adjoint in found if isinstance(adjoint, Implicit) and adjoint.forward != "plain"
+    ]
 
 
 def node_count(model: ir.Model) -> int:

@@ -17,6 +17,7 @@ from onnx_cfad.differentiate import (
     Gradient,
     Report,
     SiteReport,
+    accelerated_sites,
     activity_of,
     differentiate,
     known_estimators,
@@ -85,7 +86,7 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
     selection = reselect(model, options, selection)
     primal = frozenset(model.graph)
     names = interface_names(model.graph, selection, forward=True)
-    warnings = _sweep(model, options, selection, names, implicit)
+    warnings = _sweep(model, options, selection, names, implicit) + accelerated_sites(chosen)
     record(model, options, chosen, origin, order)
     record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
     remove_stand_ins(model.graph)

@@ -41,6 +41,7 @@ from onnx_cfad.solvers.choice import SOLVERS, solve
 from onnx_cfad.solvers.system import Apply, Solution, System
 
 FALLBACKS = ("checkpointed", "nan", "none")
+FORWARDS = ("plain", "anderson")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,17 +55,24 @@ class Implicit(Adjoint):
         max_iterations: Products with the transposed map at most; 0 for the solver's own limit.
         fallback: What happens where the loop did not converge or the map does not contract: "checkpointed" runs it
             backwards from checkpoints, "nan" gives NaN, "none" checks nothing but the solution of the system.
+        forward: "anderson" accelerates the iterations of the loop itself, whose results then are others within its
+            tolerance; "plain" leaves them.
     """
 
     solver: str = "auto"
     tol: float = 0.0
     max_iterations: int = 0
     fallback: str = "checkpointed"
+    forward: str = "plain"
 
     def __post_init__(self) -> None:
-        for name, value, known in (("solver", self.solver, SOLVERS), ("fallback", self.fallback, FALLBACKS)):
+        for name, known in (("solver", SOLVERS), ("fallback", FALLBACKS), ("forward", FORWARDS)):
+            value = getattr(self, name)
             if value not in known:
                 raise PlanError(f"implicit {name} '{value}'", f"expected one of {', '.join(known)}")
+        if self.forward != "plain" and self.fallback == "checkpointed":
+            found = "iterations that are accelerated are not run backwards where they do not converge"
+            raise PlanError("implicit forward=anderson", found, "Add fallback=nan or fallback=none.")
         if not 0 <= self.tol < 1 or self.max_iterations < 0:
             found = f"tol={self.tol}, max_iterations={self.max_iterations}"
             raise PlanError("implicit", found, "Use 0 <= tol < 1 and max_iterations >= 0; 0 is the default of each.")
@@ -83,7 +91,8 @@ class Implicit(Adjoint):
         if point.obstacles:
             why = "; ".join(point.obstacles)
             raise PlanError(label(node), f"it cannot be differentiated implicitly: {why}", "Choose checkpointed.")
-        below = add_stand_in(node, point, fallback if self.fallback == "checkpointed" else None, types, builder)
+        own = fallback if self.fallback == "checkpointed" else None
+        below = add_stand_in(node, point, own, types, builder, accelerate=self.forward == "anderson")
         adjoints = {**below.adjoints, site.body: self}
         return dataclasses.replace(below, adjoints=adjoints)
 

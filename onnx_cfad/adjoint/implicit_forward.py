@@ -7,11 +7,13 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
+from onnx_cfad.adjoint.accelerated import accelerated
 from onnx_cfad.adjoint.base import Adjoint, Prepared
 from onnx_cfad.adjoint.expr import Builder, Expr, op
 from onnx_cfad.adjoint.extend import NewCarry, counting_carry, extend_loop
 from onnx_cfad.adjoint.linear import needed_for
 from onnx_cfad.adjoint.replay import Copies, copy_graph, copy_node, copy_nodes
+from onnx_cfad.graph.accelerated import plain_site
 from onnx_cfad.graph.fixed_point import FixedPoint
 from onnx_cfad.graph.regions import LoopSite, loop_site
 from onnx_cfad.graph.stand_in import MARK, is_stand_in, stand_in
@@ -21,7 +23,13 @@ from onnx_cfad.names import Namer
 
 
 def add_stand_in(
-    node: ir.Node, point: FixedPoint, fallback: Adjoint | None, types: Types, builder: Builder
+    node: ir.Node,
+    point: FixedPoint,
+    fallback: Adjoint | None,
+    types: Types,
+    builder: Builder,
+    *,
+    accelerate: bool = False,
 ) -> Prepared:
     """Has the loop record its trips and whether it met its tolerance, and puts the stand-in behind it.
 
@@ -31,16 +39,19 @@ def add_stand_in(
         fallback: How the loop is run backwards where it did not converge; None where it never is.
         types: What is known of shapes.
         builder: Gives names and the opset; nothing is recorded with it.
+        accelerate: Have the loop take fewer iterations.
     """
-    site, copies = loop_site(node), dict[ir.Graph, ir.Graph]()
+    site, copies = plain_site(loop_site(node)), dict[ir.Graph, ir.Graph]()
     first, second = dict[ir.Value, ir.Value](), dict[ir.Value, ir.Value]()
     once_more = _once_more(site, point, builder, copies, first)
     renamed = dict.fromkeys(copies, first)
     again, loop = (None, None) if fallback is None else _again(site, point, builder, copies, second)
     renamed.update({copy: second for copy in copies if copy not in renamed})
+    node = accelerated(node, point, builder) if accelerate else node
+    count = len(loop_site(node).carries)
     extended, met = _record(node, point, builder)
     now = loop_site(extended)
-    trips = now.carries[len(site.carries)].final
+    trips = now.carries[count].final
     if loop is not None:
         loop.replace_input_with(0, trips)
     graph, behind = extended.graph, builder.child()

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from onnx_cfad.graph.accelerated import plain_site
 from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.change import Changes, Norm, shaped
 from onnx_cfad.graph.purity import is_pure
@@ -73,7 +74,8 @@ def find_fixed_point(site: LoopSite) -> FixedPoint:
 
 class _Search:
     def __init__(self, site: LoopSite) -> None:
-        self.site, self.body = site, site.body
+        self.site = site = plain_site(site)
+        self.body = site.body
         self.inside = {site.body, *site.body.subgraphs()}
         self.entries = {carry.entry: k for k, carry in enumerate(site.carries)}
         self.invariants = {k for k, c in enumerate(site.carries) if shaped_identity(c.exit) is c.entry}

@@ -25,7 +25,7 @@ _KINDS: dict[str, type[Adjoint]] = {
     "masked": Masked,
     "unrolled": Unrolled,
 }
-_WORDS = ("tape", "keep", "residuals", "solver", "fallback")  # settings that are no numbers
+_WORDS = ("tape", "keep", "residuals", "solver", "fallback", "forward")  # settings that are no numbers
 _READ: dict[str, Callable[[str], Any]] = {**dict.fromkeys(_WORDS, str), "tol": float}
 _WRITTEN = re.compile(r"(?P<kind>[a-z]+)(\((?P<settings>[^)]*)\))?")
 

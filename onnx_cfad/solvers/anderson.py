@@ -44,7 +44,7 @@ def solve(system: System, going: Expr, max_iterations: int = 0, *, depth: int = 
         points, steps, products = carries[:3]
         best = Best(*carries[3:])
         last, onward = _last(points, depth), _last(steps, depth)
-        turns, moves = _differences(steps, depth), _differences(points, depth)
+        turns, moves = differences(steps, depth), differences(points, depth)
         gram = op.MatMul(turns, op.Transpose(turns, perm=[1, 0]))
         right = op.MatMul(turns, onward.unsqueeze([1])).squeeze([1])
         weights = least_squares(gram, right, depth, depth).unsqueeze([0])
@@ -54,8 +54,8 @@ def solve(system: System, going: Expr, max_iterations: int = 0, *, depth: int = 
         best = best.updated(new, norm(error))
         floor = op.LessOrEqual(best.error, 2 * system.eps * norm(new))
         again = op.And(op.Less(best.since, _PATIENCE), op.Not(floor))
-        shifted = [_shifted(points, new, depth), _shifted(steps, error, depth)]
-        return again, [*shifted, op.Add(products, 1), *best.carries()]
+        histories = [shifted(points, new, depth), shifted(steps, error, depth)]
+        return again, [*histories, op.Add(products, 1), *best.carries()]
 
     start = Best(flat.rhs, norm(first), builder.constant(np.int64(0)))
     carries = [repeated(flat.rhs), repeated(first), builder.constant(np.int64(1)), *start.carries()]
@@ -70,12 +70,13 @@ def _last(history: Expr, depth: int) -> Expr:
     return op.Gather(history, history.builder.constant(np.int64(depth)), axis=0)
 
 
-def _differences(history: Expr, depth: int) -> Expr:
+def differences(history: Expr, depth: int) -> Expr:
     """Each row of a history less the row before it: [depth, n]."""
     return op.Slice(history, [1], [depth + 1], [0]) - op.Slice(history, [0], [depth], [0])
 
 
-def _shifted(history: Expr, new: Expr, depth: int) -> Expr:
+def shifted(history: Expr, new: Expr, depth: int) -> Expr:
+    """A history with a new last row, without its first."""
     result = concat([op.Slice(history, [1], [depth + 1], [0]), new.unsqueeze([0])], axis=0)
     result.value.shape = history.value.shape
     return result
