@@ -14,11 +14,13 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/python -m uv pip compile --universal --python-version 3.10 --generate-hashes --upgrade --quiet \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make requirements"
 
+TARGET_REQUIREMENTS := onnx_cfad/targets/requirements
+
 DEMO_MODEL := models/gnmt_v2.onnx
 DEMO_GRADIENT := build/demo/gnmt_v2.grad.onnx
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick conformance lint format torch requirements clean
+.PHONY: help demo test test-quick test-targets targets conformance lint format torch requirements clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -34,6 +36,13 @@ test: lint  ## lint, check the types and run every test
 
 test-quick: $(DEV_STAMP)  ## run the tests that are neither slow nor need a download
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not download"
+
+targets: $(RUN_STAMP)  ## install both builds of TVM, as a user would, for `onnx-cfad compile` and its tests
+	$(BIN)/onnx-cfad targets install relay relax
+	$(BIN)/onnx-cfad targets check relay relax
+
+test-targets: $(DEV_STAMP) targets  ## run the tests that need TVM
+	$(BIN)/python -m pytest -n $(JOBS) -m "relay or relax"
 
 conformance: $(DEV_STAMP)  ## judge every model of onnx's own test suite and write docs/conformance.md (some minutes)
 	$(BIN)/python -m tests.conformance
@@ -54,6 +63,8 @@ requirements: $(RUN_STAMP)  ## resolve the hashed requirement files anew
 	$(COMPILE) requirements/build.in -o requirements/build.txt
 	$(COMPILE) pyproject.toml -o requirements/run.txt
 	$(COMPILE) pyproject.toml --extra dev -o requirements/dev.txt
+	$(COMPILE) $(TARGET_REQUIREMENTS)/relay.in -o $(TARGET_REQUIREMENTS)/relay.txt
+	$(COMPILE) $(TARGET_REQUIREMENTS)/relax.in -o $(TARGET_REQUIREMENTS)/relax.txt
 
 clean:  ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
