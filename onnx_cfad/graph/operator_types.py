@@ -67,11 +67,19 @@ class OperatorTypes:
             if output.shape is None and shape is not None and isinstance(output.type, ir.TensorType):
                 output.shape = ir.Shape([d if isinstance(d, int) else self.fresh() for d in shape.dims])
 
+    def forget_elements(self, output: ir.Value) -> None:
+        """Drops the elements that an earlier pass found: in a loop body they are those of the first iteration."""
+        producer = output.producer()
+        if producer is not None and producer.op_type != "Constant":
+            output.const_value = None
+        output.metadata_props.pop(osi.SYM_DATA_KEY, None)
+        self.context._symbolic_values.pop(output, None)  # pyright: ignore[reportPrivateUsage]
+
     def infer_alone(self, node: ir.Node) -> None:
         """Sets what follows from the inputs of ``node``, whatever is declared for its outputs."""
         for output in node.outputs:
             output.shape = None
-            output.meta.pop(osi.SYM_DATA_KEY, None)
+            self.forget_elements(output)
         self.by_library(node)
         for output in node.outputs:
             output.shape = with_numbers(output.shape)

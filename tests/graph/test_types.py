@@ -355,3 +355,17 @@ def test_unnamed_dimensions_are_never_the_same() -> None:
     assert not same_dim(ir.SymbolicDim(None), ir.SymbolicDim(None))
     assert same_dim(ir.SymbolicDim("N"), ir.SymbolicDim("N"))
     assert not same_dim(ir.SymbolicDim("N"), 3)
+
+
+def test_size_of_a_growing_carry_is_not_that_of_its_first_iteration() -> None:
+    text = """(float[3] x, float[1] w) => (float[n] y) <int64 five = {5}> {
+        y = Loop ( , , x) <body = body (int64 i, bool go, float[k] h) => (bool again, float[m] next) {
+            next = Concat <axis = 0> (h, w)
+            size = Size (next)
+            again = Less (size, five)
+        }>
+    }"""
+    model = parsed(text)
+    types = infer_types(model)
+    assert not {"again", "size"} & {value.name for value in types.constants}
+    assert values(model)["size"].const_value is None

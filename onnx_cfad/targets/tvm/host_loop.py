@@ -5,17 +5,15 @@ Like ``hostprog``, this file needs NumPy alone.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onnx_cfad.targets.tvm import host_values
+
 if TYPE_CHECKING:
-    from onnx_cfad.targets.tvm import host_values
     from onnx_cfad.targets.tvm.hostprog import Repeat, StackStep
-else:
-    host_values = importlib.import_module(f"{__name__.removesuffix('host_loop')}host_values")
 
 Action = Callable[[list[Any]], None]
 """What a step does with the registers."""

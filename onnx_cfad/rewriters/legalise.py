@@ -1,0 +1,34 @@
+"""A model in the form that a target's importer takes: ONNX to ONNX, so that ONNX Runtime can check each step."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from onnx_cfad.graph.types import infer_types
+from onnx_cfad.rewriters.decompose_for_tvm import RELAX, RELAY
+from onnx_cfad.rewriters.decompose_operators import DecomposeOperatorsPass, Decomposition
+from onnx_cfad.rewriters.decompose_reductions import REDUCTIONS
+from onnx_cfad.rewriters.fold_known_values import FoldKnownValuesPass
+
+TABLES: dict[str, dict[str, Decomposition]] = {"relay": {**RELAY, **REDUCTIONS}, "relax": {**RELAX, **REDUCTIONS}}
+"""What is decomposed for each target."""
+
+
+def legalise_operators(model: ir.Model, target: str) -> ir.Model:
+    """Folds what is known, and decomposes what ``target`` lacks or computes wrongly, in place.
+
+    Args:
+        model: A normalised model. The more of its shapes are numbers, the more is known.
+        target: ``relay`` or ``relax``.
+    """
+    fold_known(model)
+    if DecomposeOperatorsPass(TABLES[target])(model).modified:
+        fold_known(model)
+    return model
+
+
+def fold_known(model: ir.Model) -> None:
+    """Infers types and replaces what they fix by constants, until nothing new is known."""
+    while FoldKnownValuesPass(infer_types(model).constants)(model).modified:
+        RemoveUnusedNodesPass()(model)
