@@ -1,9 +1,11 @@
-"""Straight-line bodies in a worker: each is compiled at its first call, for the types and shapes that it meets."""
+"""Straight-line bodies in a worker: each is compiled at its first call, for the types and shapes that it meets.
+
+A branch that is never taken is never compiled.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,11 +15,10 @@ import onnx
 
 from onnx_cfad.targets.tvm.commands import Refused
 from onnx_cfad.targets.tvm.compiler import Array, Compiler, Function, input_names
+from onnx_cfad.targets.tvm.signatures import Signature, digest, signature_of
 
 MOST_SHAPES = 16
 """Sets of input shapes that a body is compiled for; a value that grows in every iteration would need any number."""
-
-_Signature = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclasses.dataclass
@@ -35,16 +36,21 @@ class Body:
 
     Args:
         name: The name of the body in its program.
-        place: Its model lies in ``PLACE.onnx``, the library for a set of input shapes in ``PLACE-DIGEST.so``.
+        place: Its model lies in ``PLACE.onnx``, one that is made for a signature in ``PLACE-DIGEST.onnx``, the library
+            for a signature in ``PLACE-DIGEST.so``.
         compiler: The build of TVM.
         options: Options of the compiler.
+        guarded: The positions of inputs whose values decide shapes inside: they are part of the signature.
     """
 
-    def __init__(self, name: str, place: Path, compiler: Compiler, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, place: Path, compiler: Compiler, options: Mapping[str, Any], guarded: Sequence[int] = ()
+    ) -> None:
         self.name = name
         self.counts = Counts()
         self._place, self._compiler, self._options = place, compiler, options
-        self._functions: dict[_Signature, Function] = {}
+        self._guarded = frozenset(guarded)
+        self._functions: dict[Signature, Function] = {}
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs for inputs in the order of the model's.
@@ -53,17 +59,16 @@ class Body:
             Refused: The compiler cannot take the body, or it meets too many shapes.
         """
         self.counts.calls += 1
-        signature = tuple((array.dtype.name, array.shape) for array in arrays)
+        signature = signature_of(arrays, self._guarded)
         function = self._functions.get(signature)
         if function is None:
             function = self._functions[signature] = self._function(signature)
         return function(arrays)
 
-    def _function(self, signature: _Signature) -> Function:
+    def _function(self, signature: Signature) -> Function:
         if len(self._functions) == MOST_SHAPES:
-            raise Refused(f"body '{self.name}' meets more than {MOST_SHAPES} sets of input shapes")
-        digest = hashlib.sha256(repr(signature).encode()).hexdigest()[:12]
-        library = self._place.with_name(f"{self._place.name}-{digest}.so")
+            raise Refused(f"body '{self.name}' meets more than {MOST_SHAPES} sets of shapes")
+        library = self._place.with_name(f"{self._place.name}-{digest(signature)}.so")
         if library.exists():
             self.counts.loaded += 1
         else:
@@ -73,10 +78,11 @@ class Body:
             self.counts.compile_seconds += time.perf_counter() - start
         return self._compiler.load(library)
 
-    def _compile(self, signature: _Signature, library: Path) -> None:
-        model = self._place.with_name(f"{self._place.name}.onnx")
+    def _compile(self, signature: Signature, library: Path) -> None:
+        made_for_it = library.with_suffix(".onnx")
+        model = made_for_it if made_for_it.exists() else self._place.with_name(f"{self._place.name}.onnx")
         names = input_names(onnx.load(model, load_external_data=False))
-        shapes = {name: shape for name, (_, shape) in zip(names, signature, strict=True)}
+        shapes = {name: shape for name, (_, shape, _) in zip(names, signature, strict=True)}
         try:
             self._compiler.compile(model, library, shapes, self._options)
         except Refused as error:

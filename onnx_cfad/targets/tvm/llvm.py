@@ -25,6 +25,7 @@ from onnx_cfad.targets.tvm import environments
 from onnx_cfad.targets.tvm.builds import BUILDS
 from onnx_cfad.targets.tvm.partition import partition
 from onnx_cfad.targets.tvm.programs import joined, split
+from onnx_cfad.targets.tvm.specialise import meet, write_bodies
 from onnx_cfad.targets.tvm.worker import Worker, shared_worker
 
 LONG = 1_000
@@ -119,7 +120,7 @@ class _Compiled(Artifact):
         if "library" in self.manifest.program:
             results = _run_whole(self.folder, feeds, step)
             return dict(zip(self.manifest.outputs, results, strict=True))
-        return _run_hosted(self.folder, self.manifest.program["stems"], feeds, step)
+        return _run_hosted(self.folder, self.manifest.program, feeds, step)
 
 
 def _installed() -> str:
@@ -163,15 +164,16 @@ def _hosted(model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _St
     parts = partition(model)
     stems = {name: f"body{index}" for index, name in enumerate(parts.bodies)}
     (folder / _BODIES).mkdir()
-    for name, body in parts.bodies.items():
-        save(body, folder / _BODIES / f"{stems[name]}.onnx")
+    met, _ = meet(parts, feeds)
+    write_bodies(parts, met, folder / _BODIES, stems, step.worker.kind)
     (folder / _PROGRAM).write_text(parts.program.to_json(), encoding="utf-8")
-    _run_hosted(folder, stems, feeds, step)
-    return Lowered(f"a host program over {len(stems)} bodies", {"stems": stems}, notes)
+    program = {"stems": stems, "guarded": {name: list(record.guarded) for name, record in met.items()}}
+    _run_hosted(folder, program, feeds, step)
+    return Lowered(f"a host program over {len(stems)} bodies", program, notes)
 
 
-def _run_hosted(folder: Path, stems: Mapping[str, str], feeds: Mapping[str, Array], step: _Step) -> dict[str, Any]:
+def _run_hosted(folder: Path, program: Mapping[str, Any], feeds: Mapping[str, Array], step: _Step) -> dict[str, Any]:
     flat, lists = split(feeds)
-    places = {"program": str(folder / _PROGRAM), "bodies": str(folder / _BODIES), "stems": dict(stems), "lists": lists}
-    result, arrays = step.call("run_program", places, flat)
+    places = {"program": str(folder / _PROGRAM), "bodies": str(folder / _BODIES), "lists": lists}
+    result, arrays = step.call("run_program", {**places, **program}, flat)
     return joined(arrays, result["lists"])

@@ -21,8 +21,10 @@ class _Loaded:
         program = HostProgram.from_json(Path(arguments["program"]).read_text(encoding="utf-8"))
         folder, options = Path(arguments["bodies"]), arguments.get("options", {})
         names = dict.fromkeys(call.body for call in program.calls())
-        stems = arguments["stems"]
-        self.bodies = {name: Body(name, folder / stems[name], compiler, options) for name in names}
+        stems, guarded = arguments["stems"], arguments.get("guarded", {})
+        self.bodies = {
+            name: Body(name, folder / stems[name], compiler, options, guarded.get(name, ())) for name in names
+        }
         self.machine = Machine(program, self.bodies)
 
     def counts(self) -> dict[str, Any]:
@@ -38,8 +40,9 @@ def offer_programs(compiler: Compiler) -> None:
     def run_program(arguments: Arguments, arrays: Arrays) -> Result:
         """Runs the host program in the file ``program``, ``repeat`` times.
 
-        The model of each of its bodies lies in the folder ``bodies``, in a file that ``stems`` has the stem of. Arrays
-        are its inputs by name, ``NAME[0]``, ... for a list that ``lists`` gives the length of; results likewise.
+        The model of each of its bodies lies in the folder ``bodies``, in a file that ``stems`` has the stem of;
+        ``guarded`` says of which inputs of a body the values count. Arrays are its inputs by name, ``NAME[0]``, ...
+        for a list that ``lists`` gives the length of; results likewise.
         """
         key = version_of(arguments["program"])
         if key not in loaded:

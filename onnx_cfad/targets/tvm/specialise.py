@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from onnx_cfad.errors import TargetError
 from onnx_cfad.graph.shape_deciding import shape_deciding_inputs
 from onnx_cfad.ports import Feeds
 from onnx_cfad.rewriters.legalise import fold_known, legalise_operators
+from onnx_cfad.saving import save
 from onnx_cfad.targets.onnxruntime import onnxruntime_bodies
 from onnx_cfad.targets.tvm.hostprog import Body, HostProgramError, Machine
 from onnx_cfad.targets.tvm.partition import Partition
-from onnx_cfad.targets.tvm.signatures import MOST_GUARDED, Signature, signature_of
+from onnx_cfad.targets.tvm.signatures import MOST_GUARDED, Signature, digest, signature_of
 
 
 @dataclasses.dataclass
@@ -101,3 +103,22 @@ def _fixed(body: ir.Model, signature: Signature) -> ir.Model:
             model.graph.insert_before(first, constant)
     fold_known(model)
     return model
+
+
+def write_bodies(parts: Partition, met: Mapping[str, Met], folder: Path, stems: Mapping[str, str], target: str) -> None:
+    """Writes the bodies for a worker: ``STEM.onnx`` for any inputs, ``STEM-DIGEST.onnx`` for those that were met.
+
+    Args:
+        parts: The model.
+        met: What its bodies met.
+        folder: Where the files go.
+        stems: The stem for each body.
+        target: ``relay`` or ``relax``, which the bodies are legalised for.
+
+    Raises:
+        ModelError: A file cannot be written.
+    """
+    for name, body in parts.bodies.items():
+        save(legalise_operators(body.clone(), target), folder / f"{stems[name]}.onnx")
+        for signature in met[name].counts if name in met else ():
+            save(specialised(body, signature, target), folder / f"{stems[name]}-{digest(signature)}.onnx")
