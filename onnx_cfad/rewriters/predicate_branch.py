@@ -105,7 +105,8 @@ class _Predication:
         inside = [inner for node in part.nodes for inner in _with_subgraphs(node)]
         safe = _guards_needed(part.nodes)
         own = {output for node in inside if node.op_type != "Constant" for output in node.outputs}
-        own |= {value for node in inside for graph in subgraphs_of(node) for value in graph.inputs}
+        inner = [graph for node in inside for graph in subgraphs_of(node)]
+        own |= {value for graph in inner for value in (*graph.inputs, *graph.initializers.values())}
         entering = [v for v in _reads(inside) if safe and v not in own and _is_real(v)]
         guarded: dict[ir.Value, ir.Value] = {}
         made = {output: node for node in part.nodes for output in node.outputs}

@@ -99,6 +99,10 @@ class Target(abc.ABC):
             TargetError: It is not there.
         """
 
+    def why_not_run(self) -> str | None:
+        """Why what it compiles cannot be run on this machine; None where it can."""
+        return None
+
     @abc.abstractmethod
     def lower(self, model: ir.Model, folder: Path, feeds: Mapping[str, Array], options: Options, tell: Tell) -> Lowered:
         """Compiles a model into a folder.

@@ -155,7 +155,10 @@ class _Job:
             notes=lowered.notes,
             seconds=round(time.perf_counter() - start, 3),
         )
-        if self.check:
+        reason = self.compiler.why_not_run() if self.check else None
+        if reason is not None:
+            manifest = dataclasses.replace(manifest, notes=(*manifest.notes, f"compiled, not run: {reason}"))
+        elif self.check:
             self.tell("comparing with ONNX Runtime")
             errors = self._errors(self.compiler.open(folder, manifest, self.options), samples)
             manifest = dataclasses.replace(manifest, errors=errors)

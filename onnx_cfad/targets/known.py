@@ -7,7 +7,7 @@ import importlib
 from onnx_cfad.errors import TargetError
 from onnx_cfad.targets.base import Target
 
-_TARGETS = {"llvm": "onnx_cfad.targets.tvm.llvm:Llvm"}
+_TARGETS = {"llvm": "onnx_cfad.targets.tvm.llvm:Llvm", "cuda": "onnx_cfad.targets.cuda.target:Cuda"}
 
 
 def target(name: str) -> Target:

@@ -48,3 +48,13 @@ def test_branches_that_hand_values_on_need_no_guard() -> None:
         else_branch = r () => (double[3] b) { b = Identity (w) }> }"""
     model = assert_pass_keeps_meaning(every_if, text, {"x": X, "w": -X, "p": False})
     assert operators(model) == ["Identity", "Identity", "Where"]
+
+
+def test_initializer_of_a_loop_in_a_branch_stays_inside() -> None:
+    text = """(double[3] x, bool p) => (double[3] y) <int64 n = {2}> { y = If (p) <
+        then_branch = l () => (double[3] a) {
+            a = Loop (n, , x) <body = body (int64 i, bool going, double[3] h) => (bool again, double[3] next)
+                <double half = {0.5}> { again = Identity (going)  next = Mul (h, half) }> },
+        else_branch = r () => (double[3] b) { b = Neg (x) }> }"""
+    for p in (True, False):
+        assert_pass_keeps_meaning(every_if, text, {"x": X, "p": p})

@@ -51,6 +51,27 @@ def reads(nodes: Iterable[NodeProto]) -> list[str]:
     return list(found)
 
 
+def with_plain_names(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A straight-line model whose values are called v0, v1, ...: names become identifiers of a language."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    names: dict[str, str] = {"": ""}
+    graph = made.graph
+    for value in (*graph.input, *graph.initializer, *graph.value_info, *graph.output):
+        value.name = names.setdefault(value.name, f"v{len(names)}")
+    for node in graph.node:
+        for ports in (node.input, node.output):
+            for k, name in enumerate(ports):
+                ports[k] = names.setdefault(name, f"v{len(names)}")
+    return made
+
+
+def free_inputs(model: onnx.ModelProto) -> list[ValueInfoProto]:
+    """The inputs of a model that have no default, in its order."""
+    held = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in held]
+
+
 def all_nodes(graph: GraphProto) -> list[NodeProto]:
     """The nodes of a graph and of its subgraphs."""
     return [n for node in graph.node for n in (node, *(i for g in subgraphs(node) for i in all_nodes(g)))]

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import onnx
 
+from onnx_cfad.targets.tvm import loop_graph as graphs
 from onnx_cfad.targets.tvm.commands import Refused
 from onnx_cfad.targets.tvm.loop_functions import with_polynomials
 from onnx_cfad.targets.tvm.loop_schedule import scheduled
@@ -51,11 +52,12 @@ def is_array(operand: Operand) -> TypeGuard[Array]:
     return isinstance(operand, np.ndarray)
 
 
-def kernels_of(model: onnx.ModelProto) -> Kernels:
+def kernels_of(model: onnx.ModelProto, schedule: Callable[[Any], Any] = scheduled) -> Kernels:
     """Imports straight-line nodes, fuses them, and schedules every fused function.
 
     Args:
         model: Without control flow; every input has its shape.
+        schedule: What is made of each fused function.
 
     Raises:
         Refused: Relax cannot import or legalise a node.
@@ -65,7 +67,7 @@ def kernels_of(model: onnx.ModelProto) -> Kernels:
     except Exception as error:  # the importer raises whatever it meets
         kinds = ", ".join(sorted({node.op_type for node in model.graph.node}))
         raise Refused(f"Relax does not import these nodes ({kinds}): {str(error).strip().splitlines()[-1]}") from error
-    return _Reading(module, [value.name for value in model.graph.input]).run()
+    return _Reading(module, [value.name for value in graphs.free_inputs(model)], schedule).run()
 
 
 def _fused(module: Any) -> Any:
@@ -86,7 +88,8 @@ def _fused(module: Any) -> Any:
 class _Reading:
     """Reads the calls of the main function of a fused module."""
 
-    def __init__(self, module: Any, inputs: Sequence[str]) -> None:
+    def __init__(self, module: Any, inputs: Sequence[str], schedule: Callable[[Any], Any]) -> None:
+        self.schedule = schedule
         self.module = module
         self.main = module["main"]
         self.values: dict[Any, Operand | tuple[Operand, ...]] = {}
@@ -136,7 +139,7 @@ class _Reading:
 
     def function(self, symbol: Any) -> Any:
         if symbol.name_hint not in self.functions:
-            self.functions[symbol.name_hint] = scheduled(self.module[symbol])
+            self.functions[symbol.name_hint] = self.schedule(self.module[symbol])
         return self.functions[symbol.name_hint]
 
 

@@ -90,8 +90,7 @@ def written(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> tuple[Functi
     """The function before it is compiled: what it was written as, the TIR module, and the manifest."""
     graph = model.graph
     function = Function(next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")))
-    held = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in held]
+    inputs = graphs.free_inputs(model)
     places = _symbols(graph, inputs)
     for name, place in places.items():
         known = shapes.get(inputs[place[0]].name, ())[place[1]] if len(place) > 1 and shapes else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onnx_cfad.targets.cuda.relax_command import cuda_source
 from onnx_cfad.targets.tvm.compiler import offer
 from onnx_cfad.targets.tvm.programs import offer_programs
 from onnx_cfad.targets.tvm.relax import Relax
@@ -9,3 +10,5 @@ from onnx_cfad.targets.tvm.relax import Relax
 _RELAX = Relax()
 offer(_RELAX)
 offer_programs(_RELAX)
+
+__all__ = ["cuda_source"]

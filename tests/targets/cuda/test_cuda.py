@@ -1,0 +1,204 @@
+"""CUDA: what the kernels compute (emulated, since no test has a GPU), their launches, and what nvcc makes of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+from onnx_cfad.errors import TargetError
+from onnx_cfad.model import load
+from onnx_cfad.targets.base import Options
+from onnx_cfad.targets.cuda import nvcc
+from onnx_cfad.targets.cuda.device import file_for
+from onnx_cfad.targets.cuda.instructions import Decisions, decisions
+from onnx_cfad.targets.cuda.target import Cuda, KernelProgram
+from onnx_cfad.targets.manifest import InputEntry, Manifest
+from tests.corpus import CORPUS
+from tests.execution import relative_error, run_in_onnxruntime
+from tests.targets.cuda.emulation import Emulated
+from tests.targets.tvm.host_corpus import corpus_case
+
+with_nvcc = pytest.mark.skipif(nvcc.find() is None, reason="nvcc is not installed")
+with_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+BRANCH = """
+<ir_version: 9, opset_import: ["" : 18]>
+branch (float[64] x, bool p) => (float[64] y)
+{
+    y = If (p) <
+        then_branch = yes () => (float[64] a) { s = Mul (x, x)  a = Add (s, x) },
+        else_branch = no () => (float[64] b) { t = Neg (x)  b = Mul (t, x) }>
+}
+"""
+
+
+def lowered(model: onnx.ModelProto, feeds: dict[str, Any], folder: Path) -> KernelProgram:
+    """A model compiled into a folder, without a look at a GPU."""
+    folder.mkdir()
+    target = Cuda()
+    made = target.lower(load(model), folder, feeds, Options(), lambda _: None)
+    manifest = Manifest(
+        target="cuda",
+        form=made.form,
+        model="",
+        stamp={"architectures": list(nvcc.ARCHITECTURES)},
+        inputs=tuple(InputEntry(name, np.asarray(feed).dtype.name, np.shape(feed)) for name, feed in feeds.items()),
+        outputs=tuple(value.name for value in model.graph.output),
+        program=made.program,
+        errors=None,
+        files={},
+        notes=made.notes,
+        seconds=0.0,
+    )
+    return KernelProgram(folder, manifest)
+
+
+CASES = (
+    ("branch_nests", "if_in_loop", "taped"),
+    ("loops", "loop_dynamic_trips", "taped"),
+    ("scans", "scan_axes_and_directions", "checkpointed"),
+    ("captures", "loop_captured_at_depth_three", "taped"),
+    ("carries", "loop_boolean_carry", "primal"),
+)
+
+
+@with_compiler
+@pytest.mark.relax
+@pytest.mark.parametrize(("group", "name", "form"), CASES)
+def test_kernels_compute_what_onnxruntime_does(
+    group: str, name: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvcc, "find", lambda: None)  # the emulation compiles the source itself
+    case = corpus_case(CORPUS[group][name], form)
+    assert case is not None
+    program = lowered(case.model, case.feeds, tmp_path / "artifact")
+    assert not [note for note in program.manifest.notes if "stays on the CPU" in note]
+    (program.folder / "kernels.sm_80.cubin").touch()
+    gpu = Emulated(tmp_path)
+    found = program.run_on(gpu, case.feeds)
+    assert gpu.launched
+    for output, value in run_in_onnxruntime(case.model, case.feeds).items():
+        assert found[output].shape == value.shape
+        if value.dtype.kind == "f":
+            assert relative_error(found[output], value) < 1e-5
+        else:
+            np.testing.assert_array_equal(found[output], value)
+
+
+@pytest.mark.relax
+def test_launches_fit_their_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvcc, "find", lambda: None)
+    case = corpus_case(CORPUS["branch_nests"]["if_in_loop"], "taped")
+    assert case is not None
+    folders = [lowered(case.model, case.feeds, tmp_path / name).folder for name in ("first", "second")]
+    texts = [(folder / "kernels.cu").read_text() for folder in folders]
+    plans = [json.loads((folder / "launches.json").read_text()) for folder in folders]
+    assert (texts[0], plans[0]) == (texts[1], plans[1])  # the same model, the same text
+    bounds = {name: int(n) for n, name in re.findall(r"__launch_bounds__\((\d+)\) (\w+)\([^)]*\) \{", texts[0])}
+    counts = {name: len(p.split(",")) for name, p in re.findall(r"(\w+_kernel)\(([^)]*)\) \{", texts[0])}
+    launches = [launch for body in plans[0]["bodies"].values() for plan in body.values() for launch in plan["launches"]]
+    assert {launch["kernel"] for launch in launches} == set(bounds)
+    for launch in launches:
+        assert np.prod(launch["block"]) == bounds[launch["kernel"]] <= 1024
+        assert len(launch["arguments"]) == counts[launch["kernel"]]
+
+
+@with_nvcc
+@pytest.mark.relax
+def test_a_predicated_branch_is_a_select(tmp_path: Path) -> None:
+    feeds = {"x": np.ones(64, np.float32), "p": np.array(True)}
+    program = lowered(onnx.parser.parse_model(BRANCH), feeds, tmp_path / "artifact")
+    assert "1 of 1 branches are predicated" in program.manifest.notes
+    for architecture in nvcc.ARCHITECTURES:
+        ptx = (program.folder / f"kernels.{architecture}.ptx").read_text()
+        counts = decisions(ptx)
+        assert sum(c.selects for c in counts.values()) >= 1
+        assert not branches_on_loaded_bytes(ptx)
+        assert program.manifest.program["decisions"][architecture]
+
+
+def branches_on_loaded_bytes(ptx: str) -> list[str]:
+    """The branches whose predicate follows, through integer and predicate instructions, from a byte in memory.
+
+    A bool is a byte, and nothing else in these models is.
+    """
+    tainted: set[str] = set()
+    found: list[str] = []
+    for line in ptx.splitlines():
+        words = re.findall(r"%\w+", line)
+        if re.match(r"\s*ld\.global[\w.]*\.[su]8", line):
+            tainted.add(words[0])
+        elif re.match(r"\s*@!?(%p\d+)\s+bra", line):
+            found += [line] if words[0] in tainted else []
+        elif re.match(r"\s*(setp|and|or|xor|not|cvt|mov|shl|shr|bfe)\b", line) and tainted.intersection(words[1:]):
+            tainted.add(words[0])
+    return found
+
+
+def test_a_branch_on_a_byte_is_seen() -> None:
+    ptx = """
+    ld.global.nc.u8 %rs1, [%rd2];
+    setp.eq.s16 %p1, %rs1, 0;
+    @%p1 bra $L__BB0_2;
+    setp.gt.s32 %p2, %r1, 63;
+    @%p2 bra $L__BB0_3;
+    """
+    assert [line.strip() for line in branches_on_loaded_bytes(ptx)] == ["@%p1 bra $L__BB0_2;"]
+
+
+def test_decisions_are_counted_for_each_kernel() -> None:
+    ptx = """
+.visible .entry first(
+)
+{
+	setp.gt.s32 	%p1, %r1, 63;
+	@%p1 bra 	$L__BB0_2;
+	selp.f32 	%f3, %f1, %f2, %p2;
+	bra.uni $L__BB0_2;
+}
+.visible .entry second(
+)
+{
+	@!%p4 bra 	$L__BB0_2;
+}
+"""
+    assert decisions(ptx) == {"first": Decisions(1, 1, 1), "second": Decisions(branches=1)}
+
+
+def test_a_device_gets_the_file_that_it_can_run() -> None:
+    known = ("sm_80", "sm_90")
+    files = {own: file_for(own, known) for own in ("80", "86", "89", "90", "100")}
+    assert files == {
+        "80": "kernels.sm_80.cubin",
+        "86": "kernels.sm_80.cubin",
+        "89": "kernels.sm_80.cubin",
+        "90": "kernels.sm_90.cubin",
+        "100": "kernels.sm_90.ptx",
+    }
+    with pytest.raises(TargetError, match="sm_75"):
+        file_for("75", known)
+
+
+@with_nvcc
+def test_source_that_nvcc_refuses_is_one_line() -> None:
+    with pytest.raises(TargetError, match="nvcc: .*error: ") as caught:
+        nvcc.compiled("__global__ void k() { nothing; }", "sm_80", "cubin")
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_gpu_a_run_says_so(tmp_path: Path) -> None:
+    reason = Cuda().why_not_run()
+    if reason is None:
+        pytest.skip("there is a GPU")
+    assert "CuPy is not installed" in reason or "no GPU" in reason
+    manifest = Manifest("cuda", "", "", {}, (), (), {"stems": {}}, None, {}, (), 0.0)
+    with pytest.raises(TargetError, match="CuPy is not installed|no GPU"):
+        KernelProgram(tmp_path, manifest).run({})
