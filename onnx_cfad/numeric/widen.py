@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from onnx_cfad.graph.regions import subgraphs_of
+from onnx_cfad.graph.trips import constant_of
 from onnx_cfad.names import Namer
 
 _DOUBLE = ir.DataType.DOUBLE
@@ -105,13 +106,18 @@ def _write_out_defaults(node: ir.Node, opset: int) -> None:
 
 
 def _keep_float32_operands(node: ir.Node, opset: int, namer: Namer) -> bool:
-    """Casts around operands and results that have no float64 form; whether the results are exact all the same."""
+    """Casts around operands and results that have no float64 form; whether the results are exact all the same.
+
+    They are not where an operand is rounded: small steps of it are none.
+    """
     schema = None if subgraphs_of(node) else _schema(node.op_type, opset, node.domain)
     graph = node.graph
     if schema is None or graph is None:
         return True
+    exact = True
     for index, value in enumerate(node.inputs):
         if value is not None and _only_float32(schema.inputs, index):
+            exact &= constant_of(value) is not None
             cast = _cast(value, ir.DataType.FLOAT, namer)
             graph.insert_before(node, cast)
             node.replace_input_with(index, cast.outputs[0])
@@ -124,7 +130,7 @@ def _keep_float32_operands(node: ir.Node, opset: int, namer: Namer) -> bool:
         cast.replace_input_with(0, output)
         wide.name, output.name = output.name, wide.name
         output.type = ir.TensorType(ir.DataType.FLOAT)
-    return not narrow
+    return exact and not narrow
 
 
 def _is_read(value: ir.Value) -> bool:

@@ -4,7 +4,7 @@ The matrix of an axis is what the operator makes of the unit vectors of that axi
 and coordinate transformation. The cotangent is multiplied with each transposed matrix. Two cases go their own way:
 nearest with a whole factor repeats elements, so blocks are summed; a policy that ties the axes together
 (keep_aspect_ratio_policy) is taken through the unit vectors of all axes at once. Scales and a region of interest move
-the places that are read: a derivative by them is refused unless it is zero, as it is for nearest.
+the places that are read (``resize_places``); for nearest their derivative is zero.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, full, op
-from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.rules.registry import vjp
+from onnx_cfad.rules.resize_places import Axis
 from onnx_cfad.rules.windows import Size, size_of, vector
 
 Operand = Callable[[], Expr] | None
@@ -167,18 +167,64 @@ def resize(
             return ct
         return node.whole_map(ct, list(range(len(counted)))) if tied else _by_axis(node, ct, changed)
 
-    by_roi = _moves_what_is_read("roi") if cropping and mode != "nearest" else None
-    fixed = mode == "nearest" or (coordinate_transformation_mode == "align_corners" and not antialias)
-    return by_x, by_roi, None if fixed else _moves_what_is_read("scales"), None
+    by_roi = (lambda: _by_region(node, ct, y)) if cropping and mode != "nearest" else None
+    fixed = mode == "nearest" or (
+        coordinate_transformation_mode in ("align_corners", "tf_crop_and_resize") and not antialias
+    )
+    return by_x, by_roi, None if fixed else lambda: _by_scales(node, ct, y), None
 
 
-def _moves_what_is_read(operand: str) -> Callable[[], Expr]:
-    """The refusal of a derivative by what moves the places that are read: it exists, and is not zero."""
+def _by_scales(node: Stretch, ct: Expr, y: Expr) -> Expr:
+    assert node.scales is not None
+    found = [_axis(node, p, y).by_scale(_products(node, ct, p)) for p in range(len(node.axes))]
+    return op.Concat(*(x.unsqueeze([0]) for x in found), axis=0).cast(node.scales.dtype)
 
-    def refuse() -> Expr:
-        raise UnsupportedOp("", f"a derivative by {operand} of Resize is wanted", "Leave it out of wrt.")
 
-    return refuse
+def _by_region(node: Stretch, ct: Expr, y: Expr) -> Expr:
+    """The derivative by the region, whose places need no factor: sizes stand for those, however they came about."""
+    assert node.roi is not None
+    sizes = op.Gather(y.shape, list(node.axes))
+    attributes = {key: value for key, value in node.attributes.items() if key != "keep_aspect_ratio_policy"}
+    sized = dataclasses.replace(node, scales=None, sizes=sizes, attributes=attributes)
+    used = sized if node.scales is None else node
+    found = [_axis(used, p, y).by_region(_products(used, ct, p)) for p in range(len(node.axes))]
+    parts = [*(start for start, _ in found), *(end for _, end in found)]
+    return op.Concat(*(x.unsqueeze([0]) for x in parts), axis=0).cast(node.roi.dtype)
+
+
+def _axis(node: Stretch, position: int, y: Expr) -> Axis:
+    """An axis, with scalars in the type that weights are computed in."""
+    axis, kind = node.axes[position], _computed(node.x.dtype)
+    before, after = (op.Squeeze(v.dim(axis), [0]).cast(kind) for v in (node.x, y))
+    scale = after / before if node.scales is None else _scalar(node.scales, position, kind)
+    region = None
+    if node.roi is not None:
+        region = _scalar(node.roi, position, kind), _scalar(node.roi, position + len(node.axes), kind)
+    known = node.attributes
+    cubic = known["cubic_coeff_a"] if known["mode"] == "cubic" else None
+    coordinates = known["coordinate_transformation_mode"]
+    return Axis(
+        before, after, scale, region, coordinates, cubic, bool(known["exclude_outside"]), bool(known["antialias"])
+    )
+
+
+def _scalar(values: Expr, position: int, kind: ir.DataType) -> Expr:
+    return op.Gather(values, values.builder.constant(np.int64(position))).cast(kind)
+
+
+def _computed(dtype: ir.DataType) -> ir.DataType:
+    return dtype if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+
+
+def _products(node: Stretch, ct: Expr, position: int) -> Expr:
+    """The input times the cotangent, summed over all axes but one: [S, O]."""
+    for other in range(len(node.axes)):
+        if other != position:
+            ct = _along(ct, node.matrix(other), node.axes[other], node.rank)
+    axis = node.axes[position]
+    order = [axis, *(k for k in range(node.rank) if k != axis)]
+    flat = [op.Flatten(op.Transpose(v, perm=order), axis=1).cast(_computed(v.dtype)) for v in (node.x, ct)]
+    return flat[0] @ op.Transpose(flat[1], perm=[1, 0])
 
 
 def _rank(x: Expr, y: Expr, axes: Sequence[int] | None, counted: Expr | None) -> int:

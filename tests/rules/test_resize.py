@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import onnx_cfad as cfad
 from tests.oracle import assert_vjp, node_model
+from tests.rules.second_order import assert_second_order
 
 RNG = np.random.default_rng(0)
 COORDINATES = (
@@ -132,24 +133,50 @@ def test_whole_factors_sum_blocks_without_a_product() -> None:
     assert kinds.count("ReduceSum") == 1
 
 
+MOVING = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric")
+
+
+@pytest.mark.parametrize("coordinates", MOVING)
 @pytest.mark.parametrize(
-    ("wrt", "attributes"),
-    [
-        ("scales", {"mode": "linear"}),
-        ("scales", {"mode": "cubic", "coordinate_transformation_mode": "align_corners", "antialias": 1}),
-        ("roi", {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"}),
-    ],
+    ("mode", "exclude", "antialias"),
+    [("linear", 0, 0), ("linear", 0, 1), ("linear", 1, 1), ("cubic", 0, 0), ("cubic", 1, 0), ("cubic", 0, 1)],
 )
-def test_derivative_by_what_moves_the_places_read_is_refused(wrt: str, attributes: dict[str, Any]) -> None:
+def test_by_scales(mode: str, exclude: int, antialias: int, coordinates: str) -> None:
+    """The differences do not change the size of the result: 7 * 1.67 = 11.69, 9 * 0.62 = 5.58."""
     feeds = {
-        "x": RNG.standard_normal((1, 1, 4, 5)).astype(np.float32),
-        "roi": np.asarray([0, 0, 0, 0, 1, 1, 0.9, 1], np.float32),
-        "scales": np.asarray([1, 1, 1.6, 0.6], np.float32),
+        "x": RNG.standard_normal((2, 1, 7, 9)).astype(np.float32),
+        "scales": np.asarray([1.67, 0.62], np.float32),
     }
-    model = node_model(helper.make_node("Resize", list(feeds), ["y"], **attributes), feeds)
-    with pytest.raises(cfad.UnsupportedOp, match=f"Resize: a derivative by {wrt} of Resize"):
-        cfad.vjp(model, wrt=["x", wrt])
-    cfad.vjp(model, wrt=["x"])
+    node = helper.make_node(
+        "Resize", ["x", "", "scales"], ["y"], mode=mode, exclude_outside=exclude, antialias=antialias,
+        coordinate_transformation_mode=coordinates, axes=[2, -1],
+    )  # fmt: skip
+    assert_vjp(node, feeds, wrt=["scales", "x"], step=1e-3, atol=3e-2)
+
+
+@pytest.mark.parametrize("given", ["scales", "sizes", "not_larger"])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_by_region(mode: str, given: str) -> None:
+    """Of one axis the region reaches beyond the last element, where the result is extrapolated."""
+    feeds = {
+        "x": RNG.standard_normal((2, 1, 7, 9)).astype(np.float32),
+        "roi": np.asarray([0.16, 0.21, 0.87, 1.17], np.float32),
+    }
+    how = np.asarray([1.67, 0.62], np.float32) if given == "scales" else np.asarray([5, 8], np.int64)
+    inputs = ["x", "roi", "scales"] if given == "scales" else ["x", "roi", "", "sizes"]
+    policy = {"keep_aspect_ratio_policy": given} if given == "not_larger" else {}
+    crop = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 2.5}
+    node = helper.make_node("Resize", inputs, ["y"], mode=mode, axes=[2, 3], **crop, **policy)
+    assert_vjp(node, feeds, wrt=["roi", "x"], constants={inputs[-1]: how}, step=2e-3, atol=6e-2)
+
+
+def test_a_result_of_one_element_reads_the_middle_of_the_region() -> None:
+    feeds = {"x": RNG.standard_normal((7, 3)).astype(np.float32), "roi": np.asarray([0.13, 0.6], np.float32)}
+    node = helper.make_node(
+        "Resize", ["x", "roi", "", "sizes"], ["y"], mode="linear", coordinate_transformation_mode="tf_crop_and_resize",
+        axes=[0],
+    )  # fmt: skip
+    assert_vjp(node, feeds, wrt=["roi"], constants={"sizes": np.asarray([1])}, step=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("attributes", [{"mode": "nearest"}, {"coordinate_transformation_mode": "align_corners"}])
@@ -160,3 +187,15 @@ def test_scales_that_decide_sizes_only_have_the_derivative_zero(attributes: dict
     }
     node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **{"mode": "linear", **attributes})
     assert_vjp(node, feeds, wrt=["scales"], step=1e-3)
+
+
+@pytest.mark.parametrize(("mode", "coordinates"), [("linear", "half_pixel"), ("cubic", "half_pixel_symmetric")])
+def test_second_order_by_scales(mode: str, coordinates: str) -> None:
+    feeds = {
+        "x": RNG.standard_normal((7, 9)).astype(np.float32),
+        "scales": np.asarray([1.67, 0.62], np.float32),
+    }
+    attributes = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **attributes)
+    types = {"y": TensorProto.FLOAT}
+    assert_second_order(node, feeds, wrt=["x", "scales"], outputs=types, step=1e-3, rtol=5e-3, atol=5e-2)
