@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx
 
-from onnx_cfad.targets.tvm.commands import Refused
+from onnx_cfad.targets.tvm.commands import Refused, last_part
 from onnx_cfad.targets.tvm.compiler import Array, Compiler, Function, input_names
 from onnx_cfad.targets.tvm.signatures import Signature, digest, signature_of
 
@@ -67,7 +67,7 @@ class Body:
 
     def _function(self, signature: Signature) -> Function:
         if len(self._functions) == MOST_SHAPES:
-            raise Refused(f"body '{self.name}' meets more than {MOST_SHAPES} sets of shapes")
+            raise Refused(f"it meets more than {MOST_SHAPES} sets of shapes", self.name)
         library = self._place.with_name(f"{self._place.name}-{digest(signature)}.so")
         if library.exists():
             self.counts.loaded += 1
@@ -86,4 +86,6 @@ class Body:
         try:
             self._compiler.compile(model, library, shapes, self._options)
         except Refused as error:
-            raise Refused(f"body '{self.name}': {error}") from error
+            raise Refused(str(error), self.name) from error
+        except Exception as error:
+            raise Refused(f"{type(error).__name__}: {last_part(error)}", self.name) from error

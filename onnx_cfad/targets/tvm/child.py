@@ -19,7 +19,6 @@ from typing import Any, BinaryIO
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _STAND_INS = ("", "targets", "targets.tvm", "targets.cuda")
-_LINE = 2000  # characters of an exception's text
 
 
 def main() -> None:
@@ -75,9 +74,9 @@ def _serve(kind: str, folder: Path, incoming: BinaryIO, outgoing: BinaryIO) -> N
             result, results = commands.answer(request["command"], request["arguments"], arrays)
             reply = {"result": result, "arrays": files.put(results, folder, "answer")}
         except commands.Refused as error:
-            reply = {"refused": _text(error)}
+            reply = {"refused": commands.last_part(error), "body": error.body}
         except Exception as error:  # noqa: BLE001 - whatever TVM raises is the answer
-            reply = {"failed": _text(error), "type": type(error).__name__}
+            reply = {"failed": commands.last_part(error), "type": type(error).__name__}
         _say(outgoing, {**reply, "peak_bytes": _peak_bytes()})
 
 
@@ -91,16 +90,6 @@ def _what_is_there(functions: tuple[str, ...]) -> dict[str, Any]:
 def _say(outgoing: BinaryIO, reply: dict[str, Any]) -> None:
     outgoing.write(json.dumps(reply).encode() + b"\n")
     outgoing.flush()
-
-
-def _text(error: Exception) -> str:
-    """What an exception says, in one line; of TVM's, which hold a trace of C++, the last part."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    last = next((index for index in reversed(range(len(lines))) if lines[index].startswith(_TRACE)), -1)
-    return " ".join(lines[last + 1 :] or lines)[-_LINE:]
-
-
-_TRACE = ("File ", "at ", "Stack trace", *(f"{digit}: " for digit in range(10)))
 
 
 def _peak_bytes() -> int | None:

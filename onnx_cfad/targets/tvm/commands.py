@@ -22,7 +22,27 @@ COMMANDS: dict[str, Command] = {}
 
 
 class Refused(Exception):
-    """TVM, or the code around it, cannot do what was asked, for a reason that is said in the text."""
+    """TVM, or the code around it, cannot do what was asked, for a reason that is said in the text.
+
+    Args:
+        text: The reason.
+        body: The body of a host program that it is about.
+    """
+
+    def __init__(self, text: str, body: str = "") -> None:
+        super().__init__(f"body '{body}': {text}" if body else text)
+        self.body = body
+
+
+def last_part(error: Exception) -> str:
+    """What an exception says, in one line; of TVM's, which hold a trace of C++, what stands after it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    last = next((index for index in reversed(range(len(lines))) if lines[index].startswith(_TRACE)), -1)
+    return " ".join(lines[last + 1 :] or lines)[-_MOST_TOLD:]
+
+
+_TRACE = ("File ", "at ", "Stack trace", *(f"{digit}: " for digit in range(10)))
+_MOST_TOLD = 2000  # characters
 
 
 def command(run: Command) -> Command:

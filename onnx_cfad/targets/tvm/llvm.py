@@ -7,32 +7,36 @@ the worker.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from onnx_cfad.errors import TargetError
-from onnx_cfad.graph.regions import is_loop, loop_site
+from onnx_cfad.graph.regions import is_loop, label, loop_site
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.model import normalise
+from onnx_cfad.rewriters.legalise import legalise_operators
 from onnx_cfad.saving import save
 from onnx_cfad.targets.base import Array, Artifact, Limits, Lowered, Options, Target, Tell
 from onnx_cfad.targets.manifest import Manifest
 from onnx_cfad.targets.tvm import environments
 from onnx_cfad.targets.tvm.builds import BUILDS
-from onnx_cfad.targets.tvm.partition import partition
+from onnx_cfad.targets.tvm.partition import Whole, partition
 from onnx_cfad.targets.tvm.programs import joined, split
 from onnx_cfad.targets.tvm.specialise import meet, write_bodies
-from onnx_cfad.targets.tvm.worker import Worker, shared_worker
+from onnx_cfad.targets.tvm.whole_loop import whole, why_not_whole, with_shapes
+from onnx_cfad.targets.tvm.worker import BodyError, Worker, shared_worker
 
 LONG = 1_000
 """Trips from which on a loop is left to the host; a virtual machine of Relay holds some 17 kB for each."""
 
 _LIBRARY, _PROGRAM, _BODIES = "model.so", "program.json", "bodies"
 _WHOLE = ("auto", "whole")
+_MACHINES = {"relay": "one program of Relay's virtual machine", "relax": "one compiled function"}
 
 
 class Llvm(Target):
@@ -61,23 +65,21 @@ class Llvm(Target):
         stamp = self.stamp(options)
         kind, title = stamp["build"], BUILDS[stamp["build"]].title
         step = _Step(_worker(kind, options), {"processor": stamp["processor"]}, options.limits)
+        model = with_shapes(_with_inputs_of(model, feeds))
         notes: list[str] = []
-        model = normalise(model)
-        if kind == "relay" and options.form in _WHOLE:
-            reason = _too_long(model) if options.form == "auto" else None
+        if options.form in _WHOLE:
+            reason = _why_not_whole(model, kind) if options.form == "auto" else None
             if reason is None:
                 try:
                     tell(f"{title}: the whole model")
-                    return _whole(model, folder, feeds, step)
+                    return _whole(legalise_operators(model.clone(), kind), folder, feeds, step, _MACHINES[kind])
                 except TargetError as error:
                     if options.form == "whole":
                         raise
                     reason = error.what
-            notes.append(f"not one program of {title}: {reason}")
-        elif options.form == "whole":
-            raise TargetError(title, "it has no loops, so no form 'whole'", "Choose host, or --with relay.")
+            notes.append(f"not {_MACHINES[kind]}: {reason}")
         tell(f"{title}: bodies for a host program")
-        return _hosted(model, folder, feeds, step, tuple(notes))
+        return _hosted_with_functions(model, folder, feeds, step, notes, kind)
 
     def open(self, folder: Path, manifest: Manifest, options: Options) -> Artifact:
         """The artifact in ``folder``; see ``Target``."""
@@ -134,16 +136,37 @@ def _worker(kind: str, options: Options) -> Worker:
     return shared_worker(kind, environments.interpreter(kind), threads=options.threads)
 
 
-def _too_long(model: ir.Model) -> str | None:
-    """Why a model is better not left to the virtual machine: the number of iterations that it fixes."""
-    for node in model.graph.all_nodes():
-        bound = trip_count(loop_site(node)).bound if is_loop(node) else None
-        if bound is not None and bound > LONG:
-            return f"a loop of {bound:,} iterations"
+def _with_inputs_of(model: ir.Model, feeds: Mapping[str, Array]) -> ir.Model:
+    """``model`` in normal form, its inputs declared as the sample inputs are; those with a default become constants."""
+    model = normalise(model)
+    for value in list(model.graph.inputs):
+        if value.name in feeds:
+            value.shape = ir.Shape(feeds[value.name or ""].shape)
+        else:
+            model.graph.inputs.remove(value)
+    return model
+
+
+def _why_not_whole(model: ir.Model, kind: str) -> str | None:
+    """Why a model is better not compiled as one, before it is tried."""
+    loops = [node for node in model.graph if is_loop(node)]
+    if kind == "relax":
+        return next(filter(None, map(why_not_whole, loops)), None)
+    return next(filter(None, map(_why_not_machine, filter(is_loop, model.graph.all_nodes()))), None)
+
+
+def _why_not_machine(node: ir.Node) -> str | None:
+    """Why a loop is better not left to Relay's virtual machine."""
+    site = loop_site(node)
+    trips = trip_count(site)
+    if trips.bound is not None and trips.bound > LONG:
+        return f"a loop of {trips.bound:,} iterations"
+    if site.outputs and not trips.positive:  # Relay's has the shape [0, 1] then, whatever the rows would be
+        return f"{label(node)} stacks values, and may run no iteration"
     return None
 
 
-def _whole(model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _Step) -> Lowered:
+def _whole(model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _Step, form: str) -> Lowered:
     with tempfile.TemporaryDirectory(prefix="onnx-cfad-") as temporary:
         path = Path(temporary) / "model.onnx"
         save(model, path)
@@ -151,7 +174,7 @@ def _whole(model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _Ste
         arguments = {"model": str(path), "library": str(folder / _LIBRARY), "shapes": shapes}
         step.call("compile_model", arguments)
     _run_whole(folder, feeds, step)
-    return Lowered("one program of Relay's virtual machine", {"library": _LIBRARY})
+    return Lowered(form, {"library": _LIBRARY})
 
 
 def _run_whole(folder: Path, feeds: Mapping[str, Array], step: _Step) -> list[Array]:
@@ -160,8 +183,35 @@ def _run_whole(folder: Path, feeds: Mapping[str, Array], step: _Step) -> list[Ar
     return [results[str(index)] for index in range(len(results))]
 
 
-def _hosted(model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _Step, notes: tuple[str, ...]) -> Lowered:
-    parts = partition(model)
+def _hosted_with_functions(
+    model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _Step, notes: Sequence[str], kind: str
+) -> Lowered:
+    """A host program in which a loop is one function where the build makes one of it."""
+    refused: dict[str, str] = {}
+
+    def is_function(node: ir.Node) -> bool:
+        return kind == "relax" and _first_output(node) not in refused and whole(node)
+
+    while True:
+        reasons = [f"the host runs {site}: {reason}" for site, reason in refused.items()]
+        try:
+            return _hosted(model, folder, feeds, step, (*notes, *reasons), is_function)
+        except BodyError as error:
+            sites = [node for node in partition(model, is_function).bodies[error.body].graph if is_loop(node)]
+            if not sites:
+                raise
+            refused.update((_first_output(node), error.what) for node in sites)
+            shutil.rmtree(folder / _BODIES)
+
+
+def _first_output(node: ir.Node) -> str:
+    return node.outputs[0].name or ""
+
+
+def _hosted(
+    model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _Step, notes: tuple[str, ...], whole: Whole
+) -> Lowered:
+    parts = partition(model, whole)
     stems = {name: f"body{index}" for index, name in enumerate(parts.bodies)}
     (folder / _BODIES).mkdir()
     met, _ = meet(parts, feeds)

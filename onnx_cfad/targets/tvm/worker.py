@@ -34,6 +34,14 @@ _SAID_ELSEWHERE = "check diagnostic render"  # an exception of TVM that has prin
 _TOLD = 300  # characters of it in a message
 
 
+class BodyError(TargetError):
+    """A body of a host program is refused; ``body`` is its name."""
+
+    def __init__(self, where: str, what: str, body: str) -> None:
+        super().__init__(where, what)
+        self.body = body
+
+
 class Worker:
     """A child process with an interpreter that has TVM; started by the first call, and again after it has ended.
 
@@ -92,6 +100,8 @@ class Worker:
             except BaseException:
                 self._end()
                 raise
+        if reply.get("body"):
+            raise BodyError(self._where, reply["refused"], reply["body"])
         if "refused" in reply:
             raise TargetError(self._where, reply["refused"])
         words = f" ({child.last_words()})" if _SAID_ELSEWHERE in reply["failed"] else ""
