@@ -18,6 +18,7 @@ from onnx_cfad.adjoint.expr import Builder, Expr, full, zeros_like
 from onnx_cfad.adjoint.implicit import Implicit
 from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.sweep import Sweep, passes_derivative, refuse_missing_rules
+from onnx_cfad.collector import resting_collector
 from onnx_cfad.diagnostics import convergence_outputs
 from onnx_cfad.errors import ModelError
 from onnx_cfad.expand import expand_training
@@ -28,7 +29,8 @@ from onnx_cfad.graph.regions import ControlFlowGraph, control_flow, is_loop, loo
 from onnx_cfad.graph.stand_in import remove_stand_ins
 from onnx_cfad.graph.straight_through import mark_straight_through
 from onnx_cfad.graph.trips import trip_count
-from onnx_cfad.graph.types import Types, infer_types
+from onnx_cfad.graph.types import Types, types_now
+from onnx_cfad.graph.walk import graphs_of, nodes_of, structure
 from onnx_cfad.interface import order_of, record_diagnostics, record_interface
 from onnx_cfad.model import fingerprint, normalise, save
 from onnx_cfad.names import ADJOINT, InterfaceNames, Namer
@@ -118,6 +120,7 @@ class Gradient:
         save(self.model, path)
 
 
+@resting_collector()
 def differentiate(source: ir.Model, options: Options) -> Gradient:
     """Differentiates ``source``, which is consumed.
 
@@ -138,15 +141,17 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     adjoints = choose_adjoints(sites, types, options, profile)
     trips = site_reports(sites, adjoints)
     selection = select(model, options, sites)
-    refuse_missing_rules(model.graph, activity_of(model, selection), sites)
+    activity, known = activity_of(model, selection), structure(model.graph)
+    refuse_missing_rules(model.graph, activity, sites)
     prepared = _prepare(model, types, sites, adjoints)
-    types = infer_types(model)
+    types = types_now(model, types)
     FoldConstantBranchPass(types.constants)(model)
     selection = reselect(model, options, selection)
     drop_guards(prepared.guards, selection.wrt)
     primal = frozenset(model.graph)
-    activity, sites = activity_of(model, selection, prepared), control_flow(model)
-    refuse_missing_rules(model.graph, activity, sites)
+    if structure(model.graph) != known:
+        activity, sites = activity_of(model, selection, prepared), control_flow(model)
+        refuse_missing_rules(model.graph, activity, sites)
     clipping = Clipping(options.clip_value, options.clip_norm, options.clip_carries, options.replace_nan)
     sweep = Sweep(activity, types, sites, prepared, Records(), clipping)
     names = interface_names(model.graph, selection)
@@ -251,7 +256,7 @@ def _reverse(
 def make_room(model: ir.Model, interface: set[str], namer: Namer) -> None:
     """Renames values inside the model that have an interface name; inputs, outputs and initializers are the user's."""
     visible = {*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()}
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in graphs_of(model.graph):
         values = [*graph.inputs, *graph.initializers.values(), *(output for node in graph for output in node.outputs)]
         for value in values:
             if value.name in interface and value not in visible:
@@ -334,7 +339,7 @@ def accelerated_sites(adjoints: Plan) -> list[str]:
 
 def node_count(model: ir.Model) -> int:
     """The number of nodes, subgraphs included."""
-    return sum(1 for _ in model.graph.all_nodes())
+    return len(nodes_of(model.graph))
 
 
 __all__: Sequence[str] = ("Gradient", "Report", "SiteReport", "differentiate")

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from onnx_cfad.graph.walk import graphs_of
+
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY = "onnx_cfad.dimension_names"
 
@@ -66,7 +68,7 @@ def _symbolic(value: ir.Value) -> list[ir.SymbolicDim]:
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in graphs_of(model.graph):
         yield from graph.inputs
         yield from graph.outputs
         for node in graph:

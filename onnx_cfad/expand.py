@@ -10,6 +10,7 @@ from onnx_cfad.adjoint.expr import Builder
 from onnx_cfad.errors import ModelError
 from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.types import infer_types
+from onnx_cfad.graph.walk import nodes_of
 from onnx_cfad.model import Source, load, normalise
 from onnx_cfad.names import Namer
 from onnx_cfad.options import Options
@@ -33,15 +34,15 @@ def expand(source: Source) -> ir.Model:
 
 def expand_training(model: ir.Model) -> ir.Model:
     """The same on a model in its normal form, in place. Free where it has no such nodes."""
-    if not any(node.domain == DOMAIN for node in model.graph.all_nodes()):
+    if not any(node.domain == DOMAIN for node in nodes_of(model.graph)):
         return model
     infer_types(model)
-    for node in list(model.graph.all_nodes()):
+    for node in nodes_of(model.graph):
         if node.domain == DOMAIN and node.op_type in OPTIMISERS:
             with Blamed(node, "its update cannot be written out", model):
                 _expand_optimiser(model, node)
     ExpandGradientOpPass(_gradient, infer_types, _author_name)(model)
-    if not any(node.domain == DOMAIN for node in model.graph.all_nodes()):
+    if not any(node.domain == DOMAIN for node in nodes_of(model.graph)):
         model.opset_imports.pop(DOMAIN, None)
     return model
 

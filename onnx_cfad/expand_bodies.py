@@ -10,6 +10,7 @@ from onnx_cfad.functions import inline_functions
 from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.specification import made_outputs, specified_body
 from onnx_cfad.graph.types import infer_types
+from onnx_cfad.graph.walk import nodes_of
 from onnx_cfad.opsets import convert_opset, stamp_versions
 
 EXPANDED = frozenset((("", "LinearAttention"), ("ai.onnx.preview", "FlexAttention")))
@@ -25,13 +26,13 @@ def expand_bodies(model: ir.Model) -> bool:
     Raises:
         ModelError: The type of an input, which the body depends on, is not known.
     """
-    nodes = list(model.graph.all_nodes())
+    nodes = nodes_of(model.graph)
     if not any((node.domain, node.op_type) in EXPANDED for node in nodes):
         return False
     typed = model.clone()  # inference overwrites what the author declared
     plain_dimension_names(typed)
     infer_types(typed)
-    for node, twin in zip(nodes, list(typed.graph.all_nodes()), strict=True):
+    for node, twin in zip(nodes, nodes_of(typed.graph), strict=True):
         if (node.domain, node.op_type) in EXPANDED:
             with Blamed(node, "its body cannot be written out", model):
                 _call_body(model, node, twin)

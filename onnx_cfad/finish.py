@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from onnx_cfad.dimension_names import author_dimension_names
-from onnx_cfad.graph.regions import is_branch, is_loop, subgraphs_of
+from onnx_cfad.graph.regions import is_branch, is_loop
+from onnx_cfad.graph.walk import graphs_of, nodes_of, subgraphs_of
 from onnx_cfad.names import InterfaceNames
 from onnx_cfad.rewriters.prune import PruneDeadValuesPass
 
@@ -41,7 +42,7 @@ def finish(
     PruneDeadValuesPass(primal)(model)
     author = _symbols_of(declared)
     doubtful = _inside_branches(model.graph)
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in graphs_of(model.graph):
         for value in (*graph.inputs, *graph.outputs, *(o for node in graph for o in node.outputs)):
             value.shape = None if value in doubtful or _misleads(value) else _settled(value.shape, author)
             value.metadata_props.pop(_NOTE, None)
@@ -82,10 +83,10 @@ def _inside_branches(graph: ir.Graph) -> set[ir.Value]:
     Exporters write an If over the rank of a value, whose dead branch removes an axis that is not there. A reader that
     knows the rank from outside would find a contradiction in what is declared there.
     """
-    nodes = list(graph.all_nodes())
+    nodes = nodes_of(graph)
     branches = [branch for node in nodes if is_branch(node) for branch in subgraphs_of(node)]
-    plain = [branch for branch in branches if not any(is_loop(node) for node in branch.all_nodes())]
-    made = {output for branch in plain for node in branch.all_nodes() for output in node.outputs}
+    plain = [branch for branch in branches if not any(is_loop(node) for node in nodes_of(branch))]
+    made = {output for branch in plain for node in nodes_of(branch) for output in node.outputs}
     bodies = [body for node in nodes if is_loop(node) for body in subgraphs_of(node)]
     return made.difference(output for body in bodies for output in body.outputs)
 

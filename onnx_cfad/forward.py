@@ -13,6 +13,7 @@ from onnx_cfad.adjoint.expr import Builder, Expr, zeros_like
 from onnx_cfad.adjoint.forward_sweep import ForwardSweep
 from onnx_cfad.adjoint.implicit import Implicit
 from onnx_cfad.adjoint.sweep import passes_derivative, refuse_missing_rules
+from onnx_cfad.collector import resting_collector
 from onnx_cfad.differentiate import (
     Gradient,
     Report,
@@ -36,7 +37,7 @@ from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.regions import control_flow
 from onnx_cfad.graph.stand_in import remove_stand_ins
 from onnx_cfad.graph.straight_through import mark_straight_through
-from onnx_cfad.graph.types import Types, infer_types
+from onnx_cfad.graph.types import Types, types_now
 from onnx_cfad.interface import order_of, record_interface, recorded_holders
 from onnx_cfad.model import fingerprint, normalise
 from onnx_cfad.names import InterfaceNames, Namer
@@ -61,6 +62,7 @@ def derive(source: ir.Model, options: Options) -> Gradient:
     return by_mode[options.mode](source, options)
 
 
+@resting_collector()
 def push_forward(source: ir.Model, options: Options) -> Gradient:
     """Extends ``source``, which is consumed, by its Jacobian-vector product.
 
@@ -77,12 +79,13 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
     check_directions(options, model.graph)
     before = node_count(model)
     declared = declare_shapes(model)
-    simplify_branches(model, options)
+    types = simplify_branches(model, options)
     HoistInvariantsPass()(model)
     mark_straight_through(model, known_estimators(options))
     selection = select(model, options, control_flow(model))
-    chosen, told, implicit = _prepare(model, infer_types(model), options)
-    infer_types(model)
+    types = types_now(model, types)
+    chosen, told, implicit = _prepare(model, types, options)
+    types_now(model, types)
     selection = reselect(model, options, selection)
     primal = frozenset(model.graph)
     names = interface_names(model.graph, selection, forward=True)
@@ -105,6 +108,7 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
     return Gradient(model, chosen, report)
 
 
+@resting_collector()
 def push_forward_gradient(source: ir.Model, options: Options) -> Gradient:
     """Forward over reverse: extends ``source``, which is consumed, by Hessian-vector products of its loss.
 

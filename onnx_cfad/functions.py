@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from onnx_cfad.errors import ModelError
+from onnx_cfad.graph.walk import nodes_of
 from onnx_cfad.scopes import MAX_DEPTH, subgraphs_of
 
 MAX_NODES = 1_000_000
@@ -44,7 +45,7 @@ def _title(identifier: ir.OperatorIdentifier) -> str:
 def _call_order(model: ir.Model) -> list[ir.OperatorIdentifier]:
     """The functions, each after those it calls."""
     calls = {
-        identifier: [n.op_identifier() for n in function.all_nodes() if n.op_identifier() in model.functions]
+        identifier: [n.op_identifier() for n in nodes_of(function) if n.op_identifier() in model.functions]
         for identifier, function in model.functions.items()
     }
     try:

@@ -15,6 +15,7 @@ from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.poles import poles
 from onnx_cfad.graph.regions import Site, control_flow, is_branch, is_loop, loop_site
 from onnx_cfad.graph.trips import trip_count
+from onnx_cfad.graph.walk import nodes_of
 from onnx_cfad.interface import order_of, recorded_options
 from onnx_cfad.model import Source, load, normalise
 from onnx_cfad.names import InterfaceNames
@@ -148,9 +149,7 @@ def inspect(source: Source, options: Options | None = None) -> Inspection:
     sites = control_flow(model)
     plan = choose_adjoints(sites, types, options)
     view = _View(activity, plan, author)
-    lacking = [
-        node for node in model.graph.all_nodes() if rule_for(node) is None and not is_loop(node) | is_branch(node)
-    ]
+    lacking = [node for node in nodes_of(model.graph) if rule_for(node) is None and not is_loop(node) | is_branch(node)]
     found = [NodeReport(sites.path_of(n), _operator(n), _is_in_the_way(n, activity)) for n in lacking]
     return Inspection(
         inputs=view.values(model.graph.inputs),
@@ -159,7 +158,7 @@ def inspect(source: Source, options: Options | None = None) -> Inspection:
         gradients=names.gradients,
         opset=opset,
         working_opset=model.opset_imports[""],
-        nodes=sum(1 for _ in model.graph.all_nodes()),
+        nodes=len(nodes_of(model.graph)),
         sites=tuple(view.site(site) for site in sites.root.sites),
         without_rule=tuple(sorted(found, key=lambda report: not report.active)),
         poles=tuple(
@@ -221,7 +220,7 @@ class _View:
             outputs=self.values(node.outputs) if loop is None else (),
             captured=self.values(value for value in site.captured if not _is_shape_arithmetic(value)),
             fixed_point=str(find_fixed_point(loop)) if loop else "",
-            nodes=sum(1 for region in site.regions for _ in region.graph.all_nodes()),
+            nodes=sum(len(nodes_of(region.graph)) for region in site.regions),
             sites=tuple(self.site(inner) for region in site.regions for inner in region.sites),
         )
 

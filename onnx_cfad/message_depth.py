@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnx_cfad.errors import ModelError
-from onnx_cfad.scopes import subgraphs_of
+from onnx_cfad.graph.walk import subgraphs_of
 
 LIMIT = 100
 """Messages inside messages that protobuf reads, in every language, unless it is told otherwise."""
@@ -38,14 +38,18 @@ def _depths(model: ir.Model) -> Iterator[int]:
     pending = [(owner, 1) for owner in (model.graph, *(function.graph for function in model.functions.values()))]
     while pending:
         graph, depth = pending.pop()
-        outputs = (output for node in graph for output in node.outputs)
-        yield depth + _LEAF + _PER_WRAPPING * max(map(_wrappings, (*graph.inputs, *graph.outputs, *outputs)), default=0)
-        pending.extend((inner, depth + _PER_GRAPH) for node in graph for _, inner in subgraphs_of(node))
+        wrapped = max((_wrappings(value.type) for value in (*graph.inputs, *graph.outputs)), default=0)
+        for node in graph:
+            for output in node.outputs:
+                if type(output.type) is not ir.TensorType:
+                    wrapped = max(wrapped, _wrappings(output.type))
+            pending.extend((inner, depth + _PER_GRAPH) for inner in subgraphs_of(node))
+        yield depth + _LEAF + _PER_WRAPPING * wrapped
 
 
-def _wrappings(value: ir.Value) -> int:
+def _wrappings(type_: ir.TypeProtocol | None) -> int:
     """How many sequences and optionals a type is inside of."""
-    count, type_ = 0, value.type
+    count = 0
     while isinstance(type_, (ir.SequenceType, ir.OptionalType)):
         count, type_ = count + 1, type_.elem_type
     return count

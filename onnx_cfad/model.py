@@ -13,10 +13,12 @@ from google.protobuf.message import DecodeError
 from onnx_ir.serde import TensorProtoTensor
 
 from onnx_cfad import weights
+from onnx_cfad.collector import resting_collector
 from onnx_cfad.dimension_names import plain_dimension_names
 from onnx_cfad.errors import ModelError
 from onnx_cfad.expand_bodies import expand_bodies
 from onnx_cfad.functions import inline_functions, root_message
+from onnx_cfad.graph.walk import nodes_of
 from onnx_cfad.opsets import convert_opset, stamp_versions
 from onnx_cfad.rewriters.expand_sequence_map import ExpandSequenceMapPass
 from onnx_cfad.saving import fingerprint, quiet_serde, save
@@ -46,6 +48,7 @@ _OLDEST_IR_WITH_DEFAULTS = 4
 """Before this IR version an initializer had to be a graph input too, without being one for the caller."""
 
 
+@resting_collector()
 def load(source: Source) -> ir.Model:
     """A model of its own: what it was made from is never changed, and external data stays on disk, unread.
 
@@ -68,6 +71,7 @@ def load(source: Source) -> ir.Model:
         held = getattr(source, "model", source)
         if not isinstance(held, ir.Model):
             raise ModelError("", f"a {type(source).__name__} is no model", "Give a path, a ModelProto or an ir.Model.")
+        _check_depth(held)
         _check(held)
         return held.clone()
     _check(model)
@@ -163,10 +167,9 @@ def _check_depth(model: ir.Model) -> None:
 
 
 def _check(model: ir.Model) -> None:
-    """Refuses what no later stage could work on, or what would make it work without end."""
-    _check_depth(model)
+    """Refuses what no later stage could work on, or what would make it work without end; the depth is checked."""
     for where, graph, in_function in _owners(model):
-        if sum(1 for _ in graph.all_nodes()) > _MAX_NODES:
+        if len(nodes_of(graph)) > _MAX_NODES:
             raise ModelError(where, f"has more than {_MAX_NODES:,} nodes")
         check_definitions(graph, where, in_function=in_function)
     check_signatures(model)

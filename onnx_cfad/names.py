@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from onnx_cfad.graph.walk import graphs_of
+
 COTANGENT_SUFFIX = "_grad"
 TANGENT_SUFFIX = "_tangent"
 ADJOINT = "onnx_cfad.adjoint"
@@ -106,43 +108,58 @@ class InterfaceNames:
 
 
 class Namer:
-    """Hands out names that no scope of a model uses, the same ones in the same order every time."""
+    """Hands out names that no scope of a model uses, the same ones in the same order every time.
 
-    def __init__(self, reserved: set[str]) -> None:
-        self._used = set(reserved)
+    Args:
+        reserved: Names that are taken.
+        model: A model whose names are taken too. They are read when the first name is asked for: most rewritings find
+            nothing to do.
+    """
+
+    def __init__(self, reserved: set[str], model: ir.Model | None = None) -> None:
+        self._reserved = set(reserved)
+        self._model = model
         self._counts: dict[str, int] = {}
 
     @classmethod
     def of_model(cls, model: ir.Model) -> Namer:
         """A namer that avoids every value, node and graph name in ``model``, subgraphs included."""
-        return cls(names_in(model))
+        return cls(set(), model)
+
+    @property
+    def _used(self) -> set[str]:
+        if self._model is not None:
+            self._reserved |= names_in(self._model)
+            self._model = None
+        return self._reserved
 
     def reserve(self, name: str) -> bool:
         """Marks ``name`` as used; false when it already was."""
-        if name in self._used:
+        used = self._used
+        if name in used:
             return False
-        self._used.add(name)
+        used.add(name)
         return True
 
     def fresh(self, hint: str) -> str:
         """A new name made from ``hint``: ``hint`` itself when it is free, else ``hint_1``, ``hint_2``, ..."""
         if self.reserve(hint):
             return hint
-        count = self._counts.get(hint, 0)
+        used, count = self._used, self._counts.get(hint, 0)
         while True:
             count += 1
             name = f"{hint}_{count}"
-            if name not in self._used:
+            if name not in used:
                 break
         self._counts[hint] = count
-        self._used.add(name)
+        used.add(name)
         return name
 
 
 def names_in(model: ir.Model) -> set[str]:
     """Every name of a value, node or graph in any scope of ``model``."""
     found: set[str] = set()
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in graphs_of(model.graph):
         found.add(graph.name or "")
         found.update(value.name or "" for value in graph.inputs)
         found.update(graph.initializers)

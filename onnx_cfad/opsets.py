@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from onnx_cfad.errors import ModelError
 from onnx_cfad.graph.faults import Blamed
+from onnx_cfad.graph.walk import nodes_of
 from onnx_cfad.names import Namer
 
 OLDEST = 7
@@ -152,7 +153,7 @@ def stamp_versions(model: ir.Model) -> None:
         graph = owner.graph
         where = "main" if isinstance(owner, ir.Model) else f"function {owner.domain}::{owner.name}"
         version = owner.opset_imports.get("")
-        for node in graph.all_nodes():
+        for node in nodes_of(graph):
             if node.domain in ("", "ai.onnx"):
                 if version is None:
                     raise ModelError(where, f"has ONNX operators ({node.op_type}) but imports no ONNX opset")
@@ -185,7 +186,7 @@ def convert_opset(model: ir.Model) -> None:
     """
     from onnx_cfad import opset_adapters, opset_scan  # noqa: F401, PLC0415 - they register the adapters
 
-    nodes = [node for node in model.graph.all_nodes() if node.domain == ""]
+    nodes = [node for node in nodes_of(model.graph) if node.domain == ""]
     target = max([BASE, model.opset_imports.get("", BASE), *(node.version or 0 for node in nodes)])
     namer = Namer.of_model(model)
     for node in nodes:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from onnx_cfad.collector import resting_collector
 from onnx_cfad.errors import PlanError
 from onnx_cfad.expand import expand_training
 from onnx_cfad.graph.profile import Profile, profile_from_json
@@ -24,6 +25,7 @@ PLANS = ("auto", "taped", "checkpointed", "implicit", "unrolled")
 """The plans that have a name."""
 
 
+@resting_collector()
 def plan_model(source: ir.Model, options: Options) -> Plan:
     """The plan for ``source``, which is consumed: how each of its sites would be run backwards, and why.
 

@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from onnx_cfad import weights
+from onnx_cfad.collector import resting_collector
 from onnx_cfad.errors import ModelError
 from onnx_cfad.functions import root_message
 from onnx_cfad.message_depth import check_message_depth
@@ -156,6 +157,7 @@ def _serialize(model: ir.Model) -> bytes:
     return message_of(model).SerializeToString(deterministic=True)
 
 
+@resting_collector()
 def message_of(model: ir.Model) -> onnx.ModelProto:
     """The protobuf message of ``model``.
 

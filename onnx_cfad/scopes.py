@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_ir.serde import TensorProtoTensor
 
 from onnx_cfad.errors import ModelError
+from onnx_cfad.graph.walk import graphs_of, nodes_of
 from onnx_cfad.names import Namer
 
 MAX_DEPTH = 64
@@ -53,15 +54,17 @@ class _Scope:
         )
 
 
-def subgraphs_of(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
+def subgraphs_of(node: ir.Node) -> list[tuple[str, ir.Graph]]:
     """The subgraphs of a node with the attribute each belongs to, in order."""
-    for name, attribute in node.attributes.items():
-        if attribute.is_ref():
+    found: list[tuple[str, ir.Graph]] = []
+    for name, attribute in node.attributes.data.items():
+        if attribute.value is None:
             continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield name, attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from ((f"{name}_{index}", graph) for index, graph in enumerate(attribute.as_graphs()))
+        if attribute.type is ir.AttributeType.GRAPH:
+            found.append((name, attribute.value))
+        elif attribute.type is ir.AttributeType.GRAPHS:
+            found += [(f"{name}_{index}", graph) for index, graph in enumerate(attribute.value)]
+    return found
 
 
 def check_depth(graph: ir.Graph, where: str) -> None:
@@ -76,11 +79,20 @@ def check_depth(graph: ir.Graph, where: str) -> None:
         if depth > MAX_DEPTH:
             raise ModelError(where, f"subgraphs are nested more than {MAX_DEPTH} deep")
         for node in inner:
-            place = f"{path}/{str(node.name or node.op_type).strip('/')}"
-            for name, attribute in node.attributes.items():
+            holds_graphs = False
+            for name, attribute in node.attributes.data.items():
                 if attribute.value is None and (not attribute.is_ref() or attribute.type in _GRAPHS):
-                    raise ModelError(place, f"attribute '{name}' has no value", "Export the model again.")
-            pending.extend((child, depth + 1, f"{place}/{REGION_NAMES.get(k, k)}") for k, child in subgraphs_of(node))
+                    raise ModelError(_below(path, node), f"attribute '{name}' has no value", "Export the model again.")
+                holds_graphs = holds_graphs or attribute.type in _GRAPHS
+            if holds_graphs:
+                place = _below(path, node)
+                children = subgraphs_of(node)
+                pending.extend((child, depth + 1, f"{place}/{REGION_NAMES.get(k, k)}") for k, child in children)
+
+
+def _below(path: str, node: ir.Node) -> str:
+    """The path of what ``node`` holds, in the graph at ``path``."""
+    return f"{path}/{str(node.name or node.op_type).strip('/')}"
 
 
 def check_definitions(graph: ir.Graph, where: str, *, in_function: bool = False) -> None:
@@ -112,10 +124,12 @@ def _check_graph(graph: ir.Graph, path: str, around: _Scope | None, in_function:
     ordered = True
     for node in graph:
         _check_node(scope, node)
-        for name, inner in subgraphs_of(node):
-            inner_path = f"{path}/{(node.name or node.op_type).strip('/')}/{REGION_NAMES.get(name, name)}"
+        inner_graphs = subgraphs_of(node)
+        for name, inner in inner_graphs:
+            inner_path = f"{_below(path, node)}/{REGION_NAMES.get(name, name)}"
             ordered &= _check_graph(inner, inner_path, scope, in_function)
-        ordered &= all(value in ready for value in _read_by(node) if value in scope.own)
+        read = _read_by(node) if inner_graphs else node.inputs
+        ordered &= all(value in ready for value in read if value in scope.own)
         ready.update(node.outputs)
     for output in graph.outputs:
         _check_output(scope, output)
@@ -141,15 +155,18 @@ def _definitions(graph: ir.Graph, path: str) -> frozenset[ir.Value]:
 
 
 def _check_node(scope: _Scope, node: ir.Node) -> None:
-    place = f"{scope.path}/{node.op_type}" + (f" {node.name!r}" if node.name else "")
     for value in node.inputs:
         if value is not None and not scope.sees(value):
             what = f"input {value.name!r} is defined nowhere in this scope or around it"
-            raise ModelError(place, what, "Export the model again, or define the value.")
-    for name, attribute in node.attributes.items():
-        if attribute.is_ref() and not scope.in_function:
+            raise ModelError(_place(scope, node), what, "Export the model again, or define the value.")
+    for name, attribute in node.attributes.data.items():
+        if attribute.ref_attr_name is not None and not scope.in_function:
             what = f"attribute '{name}' refers to attribute '{attribute.ref_attr_name}' of a function, outside of one"
-            raise ModelError(place, what)
+            raise ModelError(_place(scope, node), what)
+
+
+def _place(scope: _Scope, node: ir.Node) -> str:
+    return f"{scope.path}/{node.op_type}" + (f" {node.name!r}" if node.name else "")
 
 
 def _check_output(scope: _Scope, output: ir.Value) -> None:
@@ -168,12 +185,12 @@ def _read_by(node: ir.Node) -> Iterator[ir.Value]:
     """Every value that a node or its subgraphs read (what the subgraphs define themselves included)."""
     yield from (value for value in node.inputs if value is not None)
     for _, graph in subgraphs_of(node):
-        for inner in graph.all_nodes():
+        for inner in nodes_of(graph):
             yield from (value for value in inner.inputs if value is not None)
 
 
 def _describe_cycle(graph: ir.Graph) -> str:
-    for scope in (graph, *graph.subgraphs()):
+    for scope in graphs_of(graph):
         producers = {output: node for node in scope for output in node.outputs}
         edges = {node: [producers[v] for v in _read_by(node) if v in producers] for node in scope}
         try:
@@ -190,7 +207,7 @@ def make_names_unique(model: ir.Model) -> None:
     The names of values in the main graph never change. A name that an inner scope uses again gets a number, and the
     omitted outputs of a Loop get a name: ONNX Runtime 1.32 crashes on a Loop with an unnamed carry output.
     """
-    scopes = [model.graph, *model.graph.subgraphs()]
+    scopes = graphs_of(model.graph)
     taken = {value.name for value in _values_of(model.graph) if value.name}
     namer = Namer(taken)
     for graph in scopes:
@@ -232,7 +249,7 @@ def check_sites(graph: ir.Graph, where: str) -> None:
     Raises:
         ModelError: A subgraph is missing, or has another number of inputs or outputs than the node asks for.
     """
-    for node in graph.all_nodes():
+    for node in nodes_of(graph):
         if node.domain not in ("", "ai.onnx") or node.op_type not in _BODIES:
             continue
         place = f"{where}/{node.op_type}" + (f" {node.name!r}" if node.name else "")

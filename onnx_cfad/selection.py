@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_cfad.errors import ModelError
 from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.regions import ControlFlowGraph, Region
+from onnx_cfad.graph.walk import graphs_of
 from onnx_cfad.names import InterfaceNames, Namer
 from onnx_cfad.options import Options
 from onnx_cfad.scopes import AUTHOR_NAME, rename
@@ -194,7 +195,7 @@ def _trainable(model: ir.Model, sites: ControlFlowGraph) -> list[ir.Value]:
     found = list(weights_of(model.graph))
     paths = {region.graph: region.path for site in sites.sites() for region in site.regions}
     namer = Namer.of_model(model)
-    for graph in model.graph.subgraphs():
+    for graph in graphs_of(model.graph)[1:]:
         for value in list(weights_of(graph)):
             lifted = _lifted(model, value, f"{paths[graph]}:{_author_name(value)}", namer)
             found += [] if lifted is None else [lifted]
@@ -207,7 +208,7 @@ def _stopped(model: ir.Model, options: Options) -> frozenset[ir.Value]:
     wanted = set(options.stop_gradient)
     if not wanted:
         return frozenset()
-    graphs = (model.graph, *model.graph.subgraphs())
+    graphs = graphs_of(model.graph)
     values = [v for g in graphs for v in (*g.inputs, *g.initializers.values(), *(o for n in g for o in n.outputs))]
     found = {v.name: v for v in values if v.name in wanted}
     missing = sorted(wanted - {name for name in found if name})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
 
@@ -31,19 +32,25 @@ def check_signatures(model: ir.Model) -> None:
     owners: list[tuple[str, ir.Model | ir.Function]] = [("main", model)]
     owners += [(f"function {f.domain}::{f.name}", f) for f in model.functions.values()]
     for where, owner in owners:
+        functions = bool(model.functions)
         for path, node in _nodes(owner.graph, where):
-            place = f"{path}/{node.op_type}" + (f" {node.name!r}" if node.name else "")
             if not node.op_type:
                 raise ModelError(f"{path}/node {node.name!r}", "it has no operator", _REMEDY)
-            if node.op_identifier() in model.functions:
+            if functions and node.op_identifier() in model.functions:
                 continue
             version = _version(owner.opset_imports, node.domain)
-            schema = _schema(node.op_type, node.domain, version)
-            if schema is not None:
-                _check_node(node, schema, place)
+            signature = _signature(node.op_type, node.domain, version)
+            if signature is not None:
+                wrong = _wrong_with(node, signature)
+                if wrong is not None:
+                    raise ModelError(_place(path, node), wrong, _REMEDY)
             elif version is not None and (first := _first_version(node.op_type, node.domain)) is not None:
                 what = f"opset {version}, which the model imports, does not have this operator; opset {first} has"
-                raise ModelError(place, what, "Export the model again with a newer opset.")
+                raise ModelError(_place(path, node), what, "Export the model again with a newer opset.")
+
+
+def _place(path: str, node: ir.Node) -> str:
+    return f"{path}/{node.op_type}" + (f" {node.name!r}" if node.name else "")
 
 
 def _nodes(graph: ir.Graph, path: str) -> Iterator[tuple[str, ir.Node]]:
@@ -59,14 +66,51 @@ def _version(opsets: Mapping[str, int], domain: str) -> int | None:
     return next((opsets[name] for name in names if name in opsets), None)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Signature:
+    """What a specification asks for, read once: each look into an ``OpSchema`` copies it.
+
+    Attributes:
+        since: The opset that brought it.
+        inputs: Bounds of the number of inputs.
+        outputs: Bounds of the number of outputs.
+        needed: Of each formal input that must be there: its number, its name, and whether all that follow are of it.
+        attributes: The types of the attributes.
+        required: The attributes that must be there.
+        one_attribute: Exactly one attribute must be there.
+    """
+
+    since: int
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    needed: tuple[tuple[int, str, bool], ...]
+    attributes: Mapping[str, ir.AttributeType]
+    required: tuple[str, ...]
+    one_attribute: bool
+
+
 @functools.cache
-def _schema(op_type: str, domain: str, version: int | None) -> onnx.defs.OpSchema | None:
+def _signature(op_type: str, domain: str, version: int | None) -> _Signature | None:
     if version is None or not 0 < version < 2**31:
         return None
     try:
-        return onnx.defs.get_schema(op_type, version, "" if domain in _DEFAULT else domain)
+        schema = onnx.defs.get_schema(op_type, version, "" if domain in _DEFAULT else domain)
     except onnx.defs.SchemaError:
         return None
+    formals, attributes = list(schema.inputs), dict(schema.attributes)
+    return _Signature(
+        schema.since_version,
+        (sum(map(_least, formals)), schema.max_input),
+        (schema.min_output, schema.max_output),
+        tuple(
+            (index, formal.name, formal.option == _FORMAL.Variadic)
+            for index, formal in enumerate(formals)
+            if formal.option != _FORMAL.Optional
+        ),
+        {name: _TYPES[known.type] for name, known in attributes.items()},
+        tuple(name for name, known in attributes.items() if known.required),
+        schema.name == "Constant" and schema.domain == "",
+    )
 
 
 @functools.cache
@@ -76,27 +120,32 @@ def _first_version(op_type: str, domain: str) -> int | None:
     return min(known, default=None) if domain in _DEFAULT else None
 
 
-def _check_node(node: ir.Node, schema: onnx.defs.OpSchema, place: str) -> None:
-    least = sum(_least(formal) for formal in schema.inputs)
-    _check_count(len(node.inputs), least, schema.max_input, place, "inputs")
-    _check_count(len(node.outputs), schema.min_output, schema.max_output, place, "outputs")
-    _check_presence(node, schema, place)
-    _check_attributes(node, schema, place)
+def _wrong_with(node: ir.Node, signature: _Signature) -> str | None:
+    """What does not fit, in words; None where all does."""
+    return (
+        _wrong_count(len(node.inputs), signature.inputs, "inputs")
+        or _wrong_count(len(node.outputs), signature.outputs, "outputs")
+        or _absent(node, signature)
+        or _wrong_attribute(node, signature)
+    )
 
 
-def _check_count(found: int, least: int, most: int, place: str, kind: str) -> None:
-    if not least <= found <= most:
-        wanted = str(least) if least == most else f"{least} to {most}" if most < _UNLIMITED else f"{least} or more"
-        raise ModelError(place, f"it has {found} {kind}, its operator has {wanted}", _REMEDY)
+def _wrong_count(found: int, bounds: tuple[int, int], kind: str) -> str | None:
+    least, most = bounds
+    if least <= found <= most:
+        return None
+    wanted = str(least) if least == most else f"{least} to {most}" if most < _UNLIMITED else f"{least} or more"
+    return f"it has {found} {kind}, its operator has {wanted}"
 
 
-def _check_presence(node: ir.Node, schema: onnx.defs.OpSchema, place: str) -> None:
-    """No input is left out but those that are optional."""
-    for index, formal in enumerate(schema.inputs):
-        end = len(node.inputs) if formal.option == _FORMAL.Variadic else index + 1
-        for k in range(index, end) if formal.option != _FORMAL.Optional else ():
-            if k >= len(node.inputs) or node.inputs[k] is None:
-                raise ModelError(place, f"its input {k} ({formal.name}) is absent and must be there", _REMEDY)
+def _absent(node: ir.Node, signature: _Signature) -> str | None:
+    """An input that is left out though it is not optional."""
+    inputs = node.inputs
+    for index, name, variadic in signature.needed:
+        for k in range(index, len(inputs)) if variadic else (index,):
+            if k >= len(inputs) or inputs[k] is None:
+                return f"its input {k} ({name}) is absent and must be there"
+    return None
 
 
 def _least(formal: onnx.defs.OpSchema.FormalParameter) -> int:
@@ -106,21 +155,19 @@ def _least(formal: onnx.defs.OpSchema.FormalParameter) -> int:
     return 1 if formal.option == _FORMAL.Single else 0
 
 
-def _check_attributes(node: ir.Node, schema: onnx.defs.OpSchema, place: str) -> None:
-    for name, attribute in node.attributes.items():
-        known = schema.attributes.get(name)
-        if known is None:
-            what = f"its operator, as of opset {schema.since_version}, has no attribute {name!r}"
-            raise ModelError(place, what, _REMEDY)
-        wanted = _TYPES[known.type]
+def _wrong_attribute(node: ir.Node, signature: _Signature) -> str | None:
+    given = node.attributes.data
+    for name, attribute in given.items():
+        wanted = signature.attributes.get(name)
+        if wanted is None:
+            return f"its operator, as of opset {signature.since}, has no attribute {name!r}"
         if attribute.type != wanted and not attribute.is_ref():
-            what = f"attribute {name!r} is of type {attribute.type.name}, expected {wanted.name}"
-            raise ModelError(place, what, _REMEDY)
+            return f"attribute {name!r} is of type {attribute.type.name}, expected {wanted.name}"
         if attribute.type == ir.AttributeType.STRING and isinstance(attribute.value, bytes):
-            raise ModelError(place, f"attribute {name!r} is not valid UTF-8: {attribute.value[:40]!r}", _REMEDY)
-    for name, known in schema.attributes.items():
-        if known.required and name not in node.attributes:
-            raise ModelError(place, f"it has no {name}, an attribute that must be there", _REMEDY)
-    if schema.name == "Constant" and schema.domain == "" and len(node.attributes) != 1:
-        what = f"a Constant has exactly one attribute, this one has {len(node.attributes)}"
-        raise ModelError(place, what, _REMEDY)
+            return f"attribute {name!r} is not valid UTF-8: {attribute.value[:40]!r}"
+    for name in signature.required:
+        if name not in given:
+            return f"it has no {name}, an attribute that must be there"
+    if signature.one_attribute and len(given) != 1:
+        return f"a Constant has exactly one attribute, this one has {len(given)}"
+    return None

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnx_cfad.graph.regions import is_branch
 from onnx_cfad.graph.types import Types, infer_types
+from onnx_cfad.graph.walk import graphs_of, nodes_of
 from onnx_cfad.names import Namer
 from onnx_cfad.options import Options
 from onnx_cfad.rewriters.boolean_branch import BooleanBranchPass
@@ -39,7 +40,7 @@ def simplify_branches(model: ir.Model, options: Options) -> Types:
     ListOptionalsPass()(model)
     types = infer_types(model)
     inside = _names_inside(model, options)
-    while any(is_branch(node) for node in model.graph.all_nodes()):
+    while any(is_branch(node) for node in nodes_of(model.graph)):
         passes: list[ir.passes.PassBase] = [FoldConstantBranchPass(types.constants)]
         if not inside:
             passes += [ImplyPredicatesPass(), BooleanBranchPass(), MergeBranchesPass()]
@@ -55,5 +56,5 @@ def _names_inside(model: ir.Model, options: Options) -> bool:
     if any(":" in name for name in options.wrt or ()):
         return True
     stopped = set(options.stop_gradient)
-    values = (output.name for graph in model.graph.subgraphs() for node in graph for output in node.outputs)
+    values = (output.name for graph in graphs_of(model.graph)[1:] for node in graph for output in node.outputs)
     return bool(stopped) and any(name in stopped for name in values)

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import onnx_ir as ir
 
 from onnx_cfad.errors import ModelError
+from onnx_cfad.graph.walk import graphs_of
 
 _ALIGNMENT = 64
 
@@ -32,7 +33,7 @@ class Slot:
 def slots(model: ir.Model) -> Iterator[Slot]:
     """Every place of a tensor in a model, in the order of the nodes, functions last."""
     for owner in (model.graph, *(function.graph for function in model.functions.values())):
-        for graph in (owner, *owner.subgraphs()):
+        for graph in graphs_of(owner):
             for value in graph.initializers.values():
                 if value.const_value is not None:
                     yield Slot(value.const_value, _initializer_setter(value))

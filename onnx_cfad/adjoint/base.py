@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnx_cfad.graph.regions import subgraphs_of
+from onnx_cfad.graph.walk import subgraphs_of
 
 if TYPE_CHECKING:
     from onnx_cfad.adjoint.cotangents import Cotangents

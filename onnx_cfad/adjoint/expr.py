@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.folding import folded
 from onnx_cfad.errors import UnsupportedOp
-from onnx_cfad.graph.regions import captured_by, subgraphs_of
+from onnx_cfad.graph.regions import captured_by
+from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 from onnx_cfad.names import Namer
 
 Operand = Any  # Expr, Python number, list of ints, numpy array or None
@@ -228,7 +229,7 @@ def _live(nodes: Sequence[ir.Node], results: Sequence[ir.Value]) -> list[ir.Node
             kept.append(node)
             needed.update(v for v in (*node.inputs, *captured_by(node)) if v is not None)
             continue
-        for part in (node, *(inner for graph in subgraphs_of(node) for inner in graph.all_nodes())):
+        for part in (node, *(inner for graph in subgraphs_of(node) for inner in nodes_of(graph))):
             for index in range(len(part.inputs)):
                 part.replace_input_with(index, None)
     return kept[::-1]

@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.graph.dims import Dim, same_dim, with_axis
-from onnx_cfad.graph.regions import is_loop, loop_site, subgraphs_of
+from onnx_cfad.graph.regions import is_loop, loop_site
+from onnx_cfad.graph.walk import subgraphs_of
 from onnx_cfad.names import Namer
 
 

@@ -19,6 +19,7 @@ from onnx_cfad.graph.regions import LoopSite, loop_site
 from onnx_cfad.graph.stand_in import MARK, is_stand_in, stand_in
 from onnx_cfad.graph.stopping import Condition, Joint, Test
 from onnx_cfad.graph.types import Types
+from onnx_cfad.graph.walk import graphs_of
 from onnx_cfad.names import Namer
 
 
@@ -180,7 +181,7 @@ def _met(condition: Condition, inside: Builder, body: ir.Graph, known: dict[ir.V
 
 def _brought_out(value: ir.Value, inside: Builder, body: ir.Graph, known: dict[ir.Value, ir.Value]) -> ir.Value:
     """``value``, or a copy of it in the body where it is computed in a branch of the condition."""
-    if value.graph is None or value.graph not in set(body.subgraphs()):
+    if value.graph is None or value.graph not in graphs_of(body)[1:]:
         return value
     if value not in known:
         node = value.producer()

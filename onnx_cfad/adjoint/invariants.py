@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.graph.regions import subgraphs_of
+from onnx_cfad.graph.walk import subgraphs_of
 
 
 def hoist_invariants(body: ir.Graph, outer: Builder, entries: Collection[ir.Value]) -> None:

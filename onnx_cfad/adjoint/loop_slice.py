@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.replay import copy_node
 from onnx_cfad.graph.regions import Carry, LoopSite, ScanInput, ScanOutput, captured_by, loop_site
+from onnx_cfad.graph.walk import graphs_of
 from onnx_cfad.names import Namer
 
 
@@ -222,4 +223,4 @@ def _reach(
 
 def _is_inside(value: ir.Value, body: ir.Graph) -> bool:
     graph = value.graph
-    return graph is not None and any(graph is inner for inner in body.subgraphs())
+    return graph is not None and any(graph is inner for inner in graphs_of(body)[1:])

@@ -11,7 +11,8 @@ import dataclasses
 import onnx_ir as ir
 
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.graph.regions import LoopSite, branch_site, is_branch, is_loop, loop_site, subgraphs_of
+from onnx_cfad.graph.regions import LoopSite, branch_site, is_branch, is_loop, loop_site
+from onnx_cfad.graph.walk import subgraphs_of
 
 
 @dataclasses.dataclass(frozen=True)

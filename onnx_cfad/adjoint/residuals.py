@@ -24,7 +24,8 @@ from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.replay import copy_node
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.graph.regions import captured_by, is_branch, is_loop, label, loop_site, subgraphs_of
+from onnx_cfad.graph.regions import captured_by, is_branch, is_loop, label, loop_site
+from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 from onnx_cfad.names import Namer
 
 _CHEAP = frozenset(
@@ -102,7 +103,7 @@ class _Resolver:
         self.free = self.free_values()
 
     def run(self) -> None:
-        nodes = list(self.reverse.all_nodes())
+        nodes = nodes_of(self.reverse)
         shapes = [node for node in nodes if node.op_type in _SHAPES and self.is_shape_read(node)]
         skipped = set(shapes)
         needed = {v for n in nodes if n not in skipped for v in n.inputs if v is not None and self.owns(v)}
@@ -113,7 +114,7 @@ class _Resolver:
         copies = [*self.keeper.head(), *self.copies()]
         for node, output in renamed.items():
             ir.convenience.replace_all_uses_with(node.outputs[0], self.found[output])
-        for node in self.reverse.all_nodes():
+        for node in nodes_of(self.reverse):
             for index, value in enumerate(node.inputs):
                 if value is not None and value in self.found:
                     node.replace_input_with(index, self.found[value])

@@ -23,6 +23,7 @@ from onnx_cfad.adjoint.residuals import Keeper, resolve
 from onnx_cfad.adjoint.sweep import Sweep, active_captures
 from onnx_cfad.errors import PlanError
 from onnx_cfad.graph.regions import branch_site
+from onnx_cfad.graph.walk import nodes_of
 from onnx_cfad.names import Namer
 
 RESIDUALS = {
@@ -88,7 +89,7 @@ class Routed(Adjoint):
 
 def _size(branch: ir.Graph, *, saves: bool) -> tuple[bool, int]:
     """The branch that saves, and saves more, goes first: the other fits into its outputs."""
-    return saves, sum(1 for _ in branch.all_nodes())
+    return saves, len(nodes_of(branch))
 
 
 def _swept(sweep: Sweep, branch: ir.Graph, seeds: list[Expr | None], around: Cotangents, in_loop: bool) -> Cotangents:

@@ -17,8 +17,9 @@ from onnx_cfad.adjoint.records import Records
 from onnx_cfad.errors import CfadError, UnsupportedOp
 from onnx_cfad.graph.activity import Activity
 from onnx_cfad.graph.faults import Blamed, placed
-from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop, subgraphs_of
+from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop
 from onnx_cfad.graph.types import Types
+from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 from onnx_cfad.rules.registry import NoDerivative, Rule, attributes_of, rule_for
 
 _LINEAR = frozenset(("Add", "Sub", "Neg", "Identity", "Cast", "CastLike", "Sum"))
@@ -146,7 +147,7 @@ class Sweep:
 
 def refuse_missing_rules(graph: ir.Graph, activity: Activity, sites: ControlFlowGraph) -> None:
     """Raises UnsupportedOp that lists every node without a rule that an active value passes through."""
-    missing = [node for node in graph.all_nodes() if _lacks_rule(node, activity)]
+    missing = [node for node in nodes_of(graph) if _lacks_rule(node, activity)]
     if not missing:
         return
     places = "\n".join(f"  {sites.path_of(node)} ({_operator(node)})" for node in missing)

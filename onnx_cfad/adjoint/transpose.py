@@ -24,9 +24,10 @@ from onnx_cfad.adjoint.routed import Routed
 from onnx_cfad.adjoint.sweep import Sweep, passes_derivative
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.graph.activity import carries_derivative, find_activity, reached
-from onnx_cfad.graph.regions import control_flow, is_branch, is_loop, subgraphs_of
+from onnx_cfad.graph.regions import control_flow, is_branch, is_loop
 from onnx_cfad.graph.straight_through import carries_estimate
 from onnx_cfad.graph.types import Types, infer_types
+from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 from onnx_cfad.rewriters.prune import PruneDeadValuesPass
 from onnx_cfad.rules.registry import Rule, attributes_of
 
@@ -96,7 +97,7 @@ def _swept(scratch: Builder, cts: Sequence[Expr], seeds: Sequence[tuple[Expr, Ex
     activity = find_activity(graph, [ct.value for ct in cts], [result.value for result, _ in seeds], passes_derivative)
     activity = dataclasses.replace(activity, cuttable=set())
     adjoints: dict[ir.Graph, Adjoint] = {}
-    for node in graph.all_nodes():
+    for node in nodes_of(graph):
         if is_loop(node) or is_branch(node):
             adjoints.update(dict.fromkeys(subgraphs_of(node), Taped() if is_loop(node) else Routed()))
     after = scratch.scratch()
@@ -121,7 +122,7 @@ def _swept(scratch: Builder, cts: Sequence[Expr], seeds: Sequence[tuple[Expr, Ex
 
 def _inferred(model: ir.Model) -> Types:
     """Infers shapes where the rule left them open; what it knows stays."""
-    known = {output: output.shape for node in model.graph.all_nodes() for output in node.outputs}
+    known = {output: output.shape for node in nodes_of(model.graph) for output in node.outputs}
     types = infer_types(model, _captured(model.graph))
     for value, shape in known.items():
         if shape is not None and (
@@ -133,8 +134,8 @@ def _inferred(model: ir.Model) -> Types:
 
 def _captured(graph: ir.Graph) -> list[ir.Value]:
     """What the nodes of ``graph`` read from outside."""
-    read = [v for node in graph.all_nodes() for v in node.inputs if v is not None]
-    own = {output for node in graph.all_nodes() for output in node.outputs}
+    read = [v for node in nodes_of(graph) for v in node.inputs if v is not None]
+    own = {output for node in nodes_of(graph) for output in node.outputs}
     return [v for v in dict.fromkeys(read) if v not in own]
 
 

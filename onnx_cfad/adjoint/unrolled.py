@@ -24,6 +24,7 @@ from onnx_cfad.graph.operator_types import keep_shape
 from onnx_cfad.graph.regions import LoopSite, label, loop_site
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import Types
+from onnx_cfad.graph.walk import nodes_of
 from onnx_cfad.rewriters.scan_form import loop_to_scan
 
 NODE_BUDGET = 20_000
@@ -78,7 +79,7 @@ class Unrolled(Adjoint):
 
 
 def _refuse_large(site: LoopSite, copies: int) -> None:
-    nodes = sum(1 for _ in site.body.all_nodes()) * copies
+    nodes = len(nodes_of(site.body)) * copies
     if nodes > NODE_BUDGET:
         raise PlanError(
             label(site.node),

@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Iterable
 
 import onnx_ir as ir
 
+from onnx_cfad.graph.element_types import FLOATING
 from onnx_cfad.graph.regions import LoopSite, branch_site, captured_by_graph, is_branch, is_loop, loop_site
 from onnx_cfad.graph.stand_in import is_stand_in, stand_in
 from onnx_cfad.graph.straight_through import carries_estimate
+from onnx_cfad.graph.walk import nodes_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +74,12 @@ def find_activity(
     useful = set(seeded)
     _Backward(useful, passes).graph(graph)
     cuttable: set[ir.Value] = set()
-    for node in graph.all_nodes():
+    for node in nodes_of(graph):
         if node.op_type in _SELECTING and node not in masks:
             cuttable.update(value for value in node.inputs if value is not None)
     if cuttable:
         _Backward(cuttable, passes).graph(graph)
-    skippable = {*guarded, *(v for node in graph.all_nodes() if is_branch(node) for v in _read_by_one(node))}
+    skippable = {*guarded, *(v for node in nodes_of(graph) if is_branch(node) for v in _read_by_one(node))}
     if skippable:
         _Backward(skippable, passes).graph(graph)
     return Activity(varied, useful, cuttable, skippable)
@@ -91,7 +93,7 @@ def _read_by_one(node: ir.Node) -> set[ir.Value]:
 
 def reached_from_selection(graph: ir.Graph, passes: Passes) -> set[ir.Value]:
     """The values behind a selecting operator: parts of their tangent may be exactly zero where a derivative is NaN."""
-    chosen = {output for node in graph.all_nodes() if node.op_type in _SELECTING for output in node.outputs}
+    chosen = {output for node in nodes_of(graph) if node.op_type in _SELECTING for output in node.outputs}
     _Forward(chosen, passes, frozenset()).graph(graph)
     return chosen
 
@@ -107,12 +109,14 @@ def reached(
 
 def carries_derivative(value: ir.Value) -> bool:
     """Whether the type of ``value`` is floating point (or a sequence or optional of such tensors)."""
+    type_ = value.type
+    if type(type_) is ir.TensorType:  # the common kind first: to ask for the others takes long
+        return type_.dtype in FLOATING or carries_estimate(value)
     if carries_estimate(value):
         return True
-    type_ = value.type
     while isinstance(type_, (ir.SequenceType, ir.OptionalType)):
         type_ = type_.elem_type
-    return type_ is None or type_.dtype.is_floating_point()
+    return type_ is None or type_.dtype in FLOATING
 
 
 class _Forward:
@@ -134,7 +138,7 @@ class _Forward:
                 for branch in branch_site(node).branches:
                     self.graph(branch)
                     self.hand_over(zip(branch.outputs, node.outputs, strict=True))
-            elif not self.marked.isdisjoint(v for v in node.inputs if v is not None) and self.passes(node):
+            elif not self.marked.isdisjoint(node.inputs) and self.passes(node):
                 self.mark(node.outputs)
 
     def loop(self, site: LoopSite) -> None:

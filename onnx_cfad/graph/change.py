@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnx_cfad.graph.regions import LoopSite, subgraphs_of
+from onnx_cfad.graph.regions import LoopSite
 from onnx_cfad.graph.trips import constant_of
+from onnx_cfad.graph.walk import subgraphs_of
 
 _SHAPING = frozenset(("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose"))
 _REDUCTIONS = {

@@ -10,7 +10,7 @@ import onnx.reference
 import onnx_ir as ir
 
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.graph.regions import subgraphs_of
+from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 
 _LIMIT = 64  # elements: shape arithmetic is short
 _KINDS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
@@ -49,7 +49,7 @@ class ConstantFolder:
 
     def forget(self, graph: ir.Graph) -> None:
         """Drops what was found inside ``graph``, whose inputs are about to change."""
-        for node in graph.all_nodes():
+        for node in nodes_of(graph):
             for output in node.outputs:
                 self.known.pop(output, None)
 

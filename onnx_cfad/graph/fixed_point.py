@@ -19,6 +19,7 @@ from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.graph.regions import LoopSite, captured_by
 from onnx_cfad.graph.stopping import Condition, Test, has_cap, only_tests, read_condition, tests_in, unreadable
 from onnx_cfad.graph.trips import constant_of, trip_count
+from onnx_cfad.graph.walk import graphs_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +77,7 @@ class _Search:
     def __init__(self, site: LoopSite) -> None:
         self.site = site = plain_site(site)
         self.body = site.body
-        self.inside = {site.body, *site.body.subgraphs()}
+        self.inside = set(graphs_of(site.body))
         self.entries = {carry.entry: k for k, carry in enumerate(site.carries)}
         self.invariants = {k for k, c in enumerate(site.carries) if shaped_identity(c.exit) is c.entry}
         self.cones = [self.cone([c.exit]) for c in site.carries]

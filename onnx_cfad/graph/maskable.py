@@ -8,8 +8,9 @@ import onnx_ir as ir
 
 from onnx_cfad.graph.dims import same_dim
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.graph.regions import BranchSite, is_branch, is_loop, label, loop_site, subgraphs_of
+from onnx_cfad.graph.regions import BranchSite, is_branch, is_loop, label, loop_site
 from onnx_cfad.graph.trips import constant_of, trip_count
+from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 
 # Operands that say how large a result is: where data makes them, the branch that was not taken may fail on them.
 _SIZES: dict[str, tuple[int, ...]] = {
@@ -65,7 +66,7 @@ RANGED: dict[str, tuple[int, int]] = {
 
 def _nodes(site: BranchSite) -> Iterator[ir.Node]:
     for branch in site.branches:
-        yield from branch.all_nodes()
+        yield from nodes_of(branch)
 
 
 def _differ(a: ir.Value, b: ir.Value) -> str | None:

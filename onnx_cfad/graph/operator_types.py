@@ -15,6 +15,7 @@ from onnx_cfad.graph.dims import Dim, copied, same_dim, symbols_of, with_numbers
 from onnx_cfad.graph.domain_shapes import shape_of
 from onnx_cfad.graph.operand_types import take_types_of_inputs
 from onnx_cfad.graph.sequence_shapes import SEQUENCE_OPERATORS, SequenceShapes
+from onnx_cfad.graph.walk import graphs_of
 
 _BROADCASTING = frozenset(
     ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual")
@@ -30,6 +31,9 @@ def keep_shape(value: ir.Value, shape: ir.Shape | None) -> None:
     value.meta[_KEPT] = copied(shape)
 
 
+osi.registry.collect()
+
+
 class OperatorTypes:
     """Infers one operator at a time, and knows the small constants that shapes fix.
 
@@ -38,7 +42,6 @@ class OperatorTypes:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        osi.registry.collect()
         self.context = osi.ShapeInferenceContext(model.opset_imports, policy="override")
         self.context.reserve_symbol_names(_declared_symbols(model))
         self.opsets = model.opset_imports
@@ -234,7 +237,7 @@ def _type_proto(value: ir.Value) -> onnx.TypeProto | None:
 
 def _declared_symbols(model: ir.Model) -> set[str]:
     found: set[str] = set()
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in graphs_of(model.graph):
         values = [*graph.inputs, *graph.outputs, *(output for node in graph for output in node.outputs)]
         for value in values:
             for dim in value.shape.dims if value.shape is not None else ():

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx_cfad.graph.norms import is_norm
 from onnx_cfad.graph.signs import Sign, sign_of
 from onnx_cfad.graph.trips import constant_of
+from onnx_cfad.graph.walk import nodes_of
 
 _AT_ONE = {"Asin": "-1 and 1", "Acos": "-1 and 1", "Atanh": "-1 and 1", "Acosh": "1"}
 IsActive = Callable[[ir.Value | None], bool]
@@ -23,7 +24,7 @@ def poles(graph: ir.Graph, is_active: IsActive) -> Iterator[tuple[ir.Node, str]]
         graph: A main graph.
         is_active: Whether a derivative passes through a value.
     """
-    for node in graph.all_nodes():
+    for node in nodes_of(graph):
         if node.domain in ("", "ai.onnx") and any(map(is_active, node.outputs)):
             reason = _why(node, is_active)
             if reason:

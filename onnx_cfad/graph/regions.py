@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from onnx_cfad.graph.walk import graphs_of, nodes_of, subgraphs_of
+
 
 @dataclasses.dataclass(frozen=True)
 class Carry:
@@ -106,19 +108,6 @@ def is_loop(node: ir.Node) -> bool:
 def is_branch(node: ir.Node) -> bool:
     """Whether the node is an If of the default domain."""
     return node.op_type == "If" and node.domain in ("", "ai.onnx")
-
-
-def subgraphs_of(node: ir.Node) -> list[ir.Graph]:
-    """The graphs among a node's attributes, in order."""
-    found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            found.extend(attribute.as_graphs())
-    return found
 
 
 def loop_site(node: ir.Node) -> LoopSite:
@@ -284,8 +273,8 @@ def captured_by(node: ir.Node) -> list[ir.Value]:
 def captured_by_graph(graph: ir.Graph) -> list[ir.Value]:
     """The values from outside ``graph`` that it reads at any depth, in order of first use."""
     found: dict[ir.Value, None] = {}
-    inside: set[ir.Graph] = {graph, *graph.subgraphs()}
-    for inner in graph.all_nodes():
+    inside = set(graphs_of(graph))
+    for inner in nodes_of(graph):
         for value in inner.inputs:
             if value is not None and value.graph not in inside:
                 found.setdefault(value)

@@ -10,6 +10,8 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
+from onnx_cfad.graph.walk import graphs_of
+
 _MARK = "onnx_cfad.straight_through"
 _MOVES = frozenset(("Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"))
 
@@ -18,7 +20,7 @@ def mark_straight_through(model: ir.Model, operators: Collection[str]) -> None:
     """Marks every node, in any scope, whose operator (``domain::name`` outside the default domain) is named."""
     if not operators:
         return
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in graphs_of(model.graph):
         for node in graph:
             name = f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
             if name in operators:

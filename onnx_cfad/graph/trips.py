@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.graph.regions import LoopSite, is_branch, subgraphs_of
+from onnx_cfad.graph.regions import LoopSite, is_branch
+from onnx_cfad.graph.walk import subgraphs_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,18 +19,10 @@ from onnx_cfad.graph.dims import Dim, copied, same_dim, symbols_of, with_axis
 from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.operand_types import misfit
 from onnx_cfad.graph.operator_types import OperatorTypes
-from onnx_cfad.graph.regions import (
-    Carry,
-    LoopSite,
-    branch_site,
-    control_flow,
-    is_branch,
-    is_loop,
-    loop_site,
-    subgraphs_of,
-)
+from onnx_cfad.graph.regions import Carry, LoopSite, branch_site, control_flow, is_branch, is_loop, loop_site
 from onnx_cfad.graph.sequence_shapes import merge
 from onnx_cfad.graph.trips import trip_count
+from onnx_cfad.graph.walk import structure, subgraphs_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +34,13 @@ class Types:
         trip_dims: For each loop body, the dimension that stands for the loop's trip count.
         constants: Small integer and boolean values that shapes and constants fix, such as the predicate of an If
             that asks for a dimension.
+        structure: The graph that they were inferred of.
     """
 
     varying: dict[ir.Graph, frozenset[str]]
     trip_dims: dict[ir.Graph, Dim]
     constants: dict[ir.Value, np.ndarray]
+    structure: list[object] = dataclasses.field(default_factory=list[object], repr=False)
 
     def is_uniform(self, value: ir.Value, body: ir.Graph) -> bool:
         """Whether ``value`` of the loop body has the same shape in every iteration, as far as can be proven."""
@@ -77,6 +71,11 @@ def infer_types(model: ir.Model, known: Iterable[ir.Value] = ()) -> Types:
     return inference.run(model.graph)
 
 
+def types_now(model: ir.Model, types: Types) -> Types:
+    """``types`` while ``model`` has the structure that they were inferred of; else they are inferred again."""
+    return types if structure(model.graph) == types.structure else infer_types(model)
+
+
 class _Inference:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
@@ -91,7 +90,7 @@ class _Inference:
         for value in graph.inputs:
             self.operators.context.name_anonymous_dims(value)
         self.graph(graph)
-        return Types(self.varying, self.trip_dims, self.constants.known)
+        return Types(self.varying, self.trip_dims, self.constants.known, structure(graph))
 
     def graph(self, graph: ir.Graph) -> None:
         for value in graph.initializers.values():

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnx_cfad.graph.walk import graphs_of
 from onnx_cfad.names import Namer
 
 _OLDEST_OPSET = 13
@@ -25,7 +26,7 @@ def lower(model: ir.Model) -> None:
     if opset < _OLDEST_OPSET:
         return
     namer = Namer.of_model(model)
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in graphs_of(model.graph):
         for node in list(graph):
             lowering = _LOWERINGS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
             recorder = _Recorder([], namer, opset)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.errors import ModelError
+from onnx_cfad.graph.walk import graphs_of
 from onnx_cfad.model import normalise
 from onnx_cfad.names import Namer
 
@@ -17,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 def find_weights(model: ir.Model, name: str) -> list[ir.Value]:
     """The initializers and constants called ``name``: in the main graph if there is one, else in all other scopes."""
-    for graphs in ([model.graph], list(model.graph.subgraphs())):
+    for graphs in ([model.graph], graphs_of(model.graph)[1:]):
         held = [value for graph in graphs for value in graph.initializers.values() if value.name == name]
         made = [
             node.outputs[0]

@@ -10,8 +10,8 @@ import onnx.defs
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from onnx_cfad.graph.regions import subgraphs_of
 from onnx_cfad.graph.trips import constant_of
+from onnx_cfad.graph.walk import graphs_of, subgraphs_of
 from onnx_cfad.names import Namer
 
 _DOUBLE = ir.DataType.DOUBLE
@@ -52,7 +52,7 @@ def widen(model: ir.Model) -> bool:
         InlinePass()(model)
     namer = Namer.of_model(model)
     exact = True
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in graphs_of(model.graph):
         for value in (*graph.inputs, *graph.initializers.values(), *graph.outputs):
             _widen_value(value)
         for node in list(graph):

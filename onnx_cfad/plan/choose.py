@@ -41,10 +41,10 @@ from onnx_cfad.graph.regions import (
     is_branch,
     is_loop,
     loop_site,
-    subgraphs_of,
 )
 from onnx_cfad.graph.trips import decides_by_index, trip_count
 from onnx_cfad.graph.types import Types
+from onnx_cfad.graph.walk import subgraphs_of
 from onnx_cfad.graph.work import work_of
 from onnx_cfad.options import Options
 from onnx_cfad.plan.asked import asked_adjoints

@@ -9,8 +9,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnx_cfad.graph.maskable import why_not_run
-from onnx_cfad.graph.regions import BranchSite, branch_site, is_branch, subgraphs_of
+from onnx_cfad.graph.regions import BranchSite, branch_site, is_branch
 from onnx_cfad.graph.trips import constant_of
+from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 from onnx_cfad.names import Namer
 from onnx_cfad.rewriters.fold_branch import take_apart
 
@@ -93,7 +94,7 @@ def _truth(value: ir.Value) -> bool | None:
 
 
 def _may_run(branch: ir.Graph) -> bool:
-    nodes = list(branch.all_nodes())
+    nodes = nodes_of(branch)
     if len(nodes) > _LARGEST or any(node.op_type in _HEAVY or subgraphs_of(node) for node in nodes):
         return False
     return all(why_not_run(node) is None for node in nodes)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from onnx_cfad.errors import ModelError
-from onnx_cfad.graph.regions import captured_by, subgraphs_of
+from onnx_cfad.graph.regions import captured_by
+from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 from onnx_cfad.names import Namer
 
 DOMAIN = "ai.onnx.preview.training"
@@ -48,14 +49,14 @@ class ExpandGradientOpPass(ir.passes.InPlacePass):
         Raises:
             ModelError: A node names a tensor that its scope lacks, or has too few inputs.
         """
-        found = [node for node in model.graph.all_nodes() if (node.domain, node.op_type) == (DOMAIN, "Gradient")]
+        found = [node for node in nodes_of(model.graph) if (node.domain, node.op_type) == (DOMAIN, "Gradient")]
         for node in found:
             self.infer(model)
             self._expand(model, node)
         return ir.passes.PassResult(model, modified=bool(found))
 
     def _expand(self, model: ir.Model, node: ir.Node) -> None:
-        holders = {graph: owner for owner in model.graph.all_nodes() for graph in subgraphs_of(owner)}
+        holders = {graph: owner for owner in nodes_of(model.graph) for graph in subgraphs_of(owner)}
         xs, zs = (self._named(node, name, holders) for name in ("xs", "zs"))
         y = self._value(node, node.attributes.get_string("y", ""), holders)
         free = [*xs, *zs]

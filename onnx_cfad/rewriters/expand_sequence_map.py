@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from onnx_cfad.graph.faults import Blamed
-from onnx_cfad.graph.regions import subgraphs_of
+from onnx_cfad.graph.walk import subgraphs_of
 from onnx_cfad.names import Namer
 
 _SEQUENCES = frozenset(

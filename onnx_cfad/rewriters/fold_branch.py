@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.graph.regions import branch_site, is_branch, subgraphs_of
+from onnx_cfad.graph.regions import branch_site, is_branch
+from onnx_cfad.graph.walk import subgraphs_of
 from onnx_cfad.names import Namer
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.graph.regions import is_loop, loop_site, subgraphs_of
+from onnx_cfad.graph.regions import is_loop, loop_site
 from onnx_cfad.graph.trips import trip_count
+from onnx_cfad.graph.walk import subgraphs_of
 
 _GROWING = frozenset(("Expand", "ConstantOfShape", "Range", "Tile", "Constant", "EyeLike", "OneHot", "Identity"))
 

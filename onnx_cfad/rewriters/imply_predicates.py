@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from onnx_cfad.graph.alike import constant_key, operation_key
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.graph.regions import branch_site, is_branch, subgraphs_of
+from onnx_cfad.graph.regions import branch_site, is_branch
+from onnx_cfad.graph.walk import subgraphs_of
 from onnx_cfad.names import Namer
 
 Key = tuple[object, ...]

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from onnx_cfad.graph.regions import subgraphs_of
+from onnx_cfad.graph.walk import subgraphs_of
 from onnx_cfad.names import Namer
 
 _SMALLEST, _LARGEST = 1 << 10, 1 << 20  # bytes: below it does not matter, above the copies cost too much memory

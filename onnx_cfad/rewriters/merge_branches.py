@@ -6,7 +6,8 @@ import onnx_ir as ir
 
 from onnx_cfad.graph.alike import alike_graphs, constant_key, operation_key
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.graph.regions import branch_site, is_branch, subgraphs_of
+from onnx_cfad.graph.regions import branch_site, is_branch
+from onnx_cfad.graph.walk import subgraphs_of
 from onnx_cfad.names import Namer
 from onnx_cfad.rewriters.fold_branch import inline_branch, names_of
 

@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.maskable import RANGED
-from onnx_cfad.graph.regions import branch_site, is_branch, subgraphs_of
+from onnx_cfad.graph.regions import branch_site, is_branch
+from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 from onnx_cfad.names import Namer
 from onnx_cfad.rewriters.fold_branch import take_apart
 
@@ -53,7 +54,7 @@ class PredicateBranchPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Predicates the nodes that are in ``model``."""
         namer = Namer.of_model(model)
-        found = [node for node in model.graph.all_nodes() if node in self._nodes and is_branch(node)]
+        found = [node for node in nodes_of(model.graph) if node in self._nodes and is_branch(node)]
         for node in reversed(found):
             predicate_branch(node, namer)
         return ir.passes.PassResult(model, bool(found))
@@ -204,7 +205,7 @@ class _Predication:
 def _with_subgraphs(node: ir.Node) -> Iterator[ir.Node]:
     yield node
     for graph in subgraphs_of(node):
-        yield from graph.all_nodes()
+        yield from nodes_of(graph)
 
 
 def _reads(nodes: list[ir.Node]) -> list[ir.Value]:

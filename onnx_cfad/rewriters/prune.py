@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.graph.regions import LoopSite, captured_by, is_branch, is_loop, loop_site, subgraphs_of
+from onnx_cfad.graph.regions import LoopSite, captured_by, is_branch, is_loop, loop_site
+from onnx_cfad.graph.walk import subgraphs_of
 
 
 class PruneDeadValuesPass(ir.passes.InPlacePass):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnx_cfad.graph.regions import is_branch, is_loop, subgraphs_of
+from onnx_cfad.graph.regions import is_branch, is_loop
+from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 from onnx_cfad.names import Namer
 
 
@@ -25,7 +26,7 @@ class SeparateOutputsPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visits every control-flow node once."""
         changed = False
-        for node in list(model.graph.all_nodes()):
+        for node in nodes_of(model.graph):
             if is_branch(node) or (is_loop(node) and node.op_type == "Scan"):
                 for graph in subgraphs_of(node):
                     changed |= separate_outputs(graph, self._namer)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnx_cfad.graph.regions import Carry, is_loop, loop_site
+from onnx_cfad.graph.walk import nodes_of
 
 _READS = ("OptionalHasElement", "OptionalGetElement")
 
@@ -30,7 +31,7 @@ class UnwrapOptionalsPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Unwraps what can be."""
         modified = False
-        for node in list(model.graph.all_nodes()):
+        for node in nodes_of(model.graph):
             if is_loop(node) and node.op_type == "Loop":
                 site = loop_site(node)
                 carries = [carry for carry in site.carries if _is_always_full(carry)]
