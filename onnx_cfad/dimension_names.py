@@ -19,11 +19,13 @@ _KEY = "onnx_cfad.dimension_names"
 
 def plain_dimension_names(model: ir.Model) -> None:
     """Gives every dimension a plain name, the same for the same text; ``author_dimension_names`` undoes it."""
+    odd = [value for value in _values(model) if value.shape is not None and not all(map(_is_plain, value.shape.dims))]
+    if not odd:
+        return
     taken = {str(d.value) for value in _values(model) for d in _symbolic(value)}
     renamed: dict[str, str] = {}
-    for value in _values(model):
-        if value.shape is None or all(_is_plain(d) for d in value.shape.dims):
-            continue
+    for value in odd:
+        assert value.shape is not None
         value.shape = ir.Shape([_plain(d, renamed, taken) for d in value.shape.dims])
     if renamed:
         model.meta[_KEY] = {plain: author for author, plain in renamed.items()}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from onnx_cfad.dimension_names import author_dimension_names
+from onnx_cfad.graph.element_types import INTEGER
 from onnx_cfad.graph.regions import is_branch, is_loop
 from onnx_cfad.graph.walk import graphs_of, nodes_of, subgraphs_of
 from onnx_cfad.names import InterfaceNames
@@ -97,8 +98,7 @@ def _misleads(value: ir.Value) -> bool:
     The data propagation of onnx 1.23 takes a vector of known length for a shape and adds a column and a row as if both
     were shapes.
     """
-    inside = value.producer() is not None and not value.is_graph_output()
-    return inside and value.dtype is not None and value.dtype.is_integer()
+    return value.dtype in INTEGER and value.producer() is not None and not value.is_graph_output()
 
 
 def _contradicts(declared: ir.Shape, found: ir.Shape | None) -> bool:
@@ -115,6 +115,6 @@ def _symbols_of(declared: Declared) -> set[str]:
 
 def _settled(shape: ir.Shape | None, author: set[str]) -> ir.Shape | None:
     """``shape`` with numbers and the author's symbols; what inference invented is unknown to a reader."""
-    if shape is None:
-        return None
+    if shape is None or shape.is_static():
+        return shape
     return ir.Shape([d if isinstance(d, int) or d.value in author else None for d in shape.dims])

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.folding import folded
 from onnx_cfad.errors import UnsupportedOp
+from onnx_cfad.graph.element_types import FLOATING
 from onnx_cfad.graph.regions import captured_by
 from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 from onnx_cfad.names import Namer
@@ -54,6 +55,7 @@ class Builder:
         self._own: set[ir.Value] = set()
         self._known: dict[Any, tuple[Expr, ...]] = {}
         self._constants: dict[Any, ir.Value] = {}
+        self._numbers: dict[tuple[int, ir.DataType | None], ir.Value] = {}
 
     def child(self) -> Builder:
         """A builder for a subgraph of this scope."""
@@ -63,6 +65,7 @@ class Builder:
         """A builder for nodes of this scope of which only some are kept (``keep``); it shares the constants."""
         builder = Builder(self.namer, self.opset)
         builder.initializers, builder._constants = self.initializers, self._constants
+        builder._numbers = self._numbers
         return builder
 
     def keep(self, scratch: Builder, results: Sequence[Expr]) -> list[ir.Node]:
@@ -81,6 +84,9 @@ class Builder:
 
     def constant(self, value: Any, dtype: ir.DataType | None = None) -> Expr:
         """An initializer that holds ``value`` (array-like), in ``dtype`` or NumPy's choice."""
+        number = (value, dtype) if type(value) is int else None
+        if number is not None and number in self._numbers:
+            return Expr(self._numbers[number], self)
         array = np.asarray(value) if dtype is None else np.asarray(value).astype(dtype.numpy())
         dtype = dtype or ir.DataType.from_numpy(array.dtype)
         key = (dtype, array.shape, array.tobytes())
@@ -91,6 +97,8 @@ class Builder:
             self.initializers.append(initializer)
             self._own.add(initializer)
             self._constants[key] = initializer
+        if number is not None:
+            self._numbers[number] = self._constants[key]
         return Expr(self._constants[key], self)
 
     def call(
@@ -189,10 +197,10 @@ class Builder:
             for one, other in (values, values[::-1]):
                 if other is not None and self._is_one(one):
                     return Expr(other, self)
-        tensors = [v.const_value if v is not None and v in self._own else None for v in values]
-        arrays = [tensor.numpy() for tensor in tensors if tensor is not None]
-        if not arrays or len(arrays) < len(tensors):
+        if not values or any(v not in self._own for v in values):
             return None
+        tensors = [v.const_value if v is not None else None for v in values]
+        arrays = [tensor.numpy() for tensor in tensors if tensor is not None]
         result = folded(op_type, arrays, attributes)
         return None if result is None else self.constant(result, tensors[0].dtype if tensors[0] else None)
 
@@ -204,9 +212,11 @@ class Builder:
     def _operands(self, inputs: Sequence[Operand]) -> list[ir.Value | None]:
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]  # ONNX's inference takes an empty last input of SplitToSequence for a present one
-        given = [x for x in inputs if isinstance(x, Expr)]
-        kind = next((x.dtype for x in given if x.is_tensor and x.dtype.is_floating_point()), None)
-        kind = kind or next((x.dtype for x in given if x.is_tensor and x.dtype != ir.DataType.BOOL), None)
+        if all(type(x) is Expr for x in inputs):
+            return [x.value for x in inputs]
+        kinds = [x.dtype for x in inputs if isinstance(x, Expr) and x.is_tensor]
+        kind = next((kind for kind in kinds if kind in FLOATING), None)
+        kind = kind or next((kind for kind in kinds if kind != ir.DataType.BOOL), None)
         return [self._operand(x, kind) for x in inputs]
 
     def _operand(self, x: Operand, kind: ir.DataType | None) -> ir.Value | None:
@@ -227,7 +237,7 @@ def _live(nodes: Sequence[ir.Node], results: Sequence[ir.Value]) -> list[ir.Node
     for node in reversed(nodes):
         if not needed.isdisjoint(node.outputs):
             kept.append(node)
-            needed.update(v for v in (*node.inputs, *captured_by(node)) if v is not None)
+            needed.update(node.inputs, captured_by(node))
             continue
         for part in (node, *(inner for graph in subgraphs_of(node) for inner in nodes_of(graph))):
             for index in range(len(part.inputs)):
@@ -253,7 +263,8 @@ def _key(domain: str, op_type: str, values: list[ir.Value | None], attributes: d
     """What makes two recorded nodes the same; None for nodes with a subgraph or a tensor, which are never shared."""
     if any(not isinstance(v, (int, float, str, bytes, list, tuple)) for v in attributes.values()):
         return None
-    return (domain, op_type, tuple(id(v) for v in values), repr(sorted(attributes.items())), outputs)
+    given = repr(sorted(attributes.items())) if attributes else ""
+    return (domain, op_type, tuple(map(id, values)), given, outputs)
 
 
 def _result_types(
@@ -328,7 +339,8 @@ class Expr:
     @property
     def is_tensor(self) -> bool:
         """Whether the value is a tensor (not a sequence or an optional)."""
-        return isinstance(self.value.type, ir.TensorType)
+        type_ = self.value.type
+        return type(type_) is ir.TensorType or isinstance(type_, ir.TensorType)
 
     @property
     def dtype(self) -> ir.DataType:

@@ -9,7 +9,10 @@ Dim = int | ir.SymbolicDim
 
 def symbols_of(dim: Dim) -> frozenset[str]:
     """The symbols in a dimension."""
-    return frozenset() if isinstance(dim, int) or dim.value is None else frozenset(dim.free_symbols())
+    return _NONE if isinstance(dim, int) or dim.value is None else frozenset(dim.free_symbols())
+
+
+_NONE: frozenset[str] = frozenset()
 
 
 def same_dim(a: Dim, b: Dim) -> bool:

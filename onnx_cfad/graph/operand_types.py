@@ -10,6 +10,9 @@ import functools
 import onnx.defs
 import onnx_ir as ir
 
+_TENSORS = {t: f"tensor({t.name.lower()})" for t in ir.DataType if t != ir.DataType.UNDEFINED}
+"""Tensors as specifications write them; a sequence may be of what nothing is known of."""
+
 _FORMAL = onnx.defs.OpSchema.FormalParameterOption
 
 
@@ -42,6 +45,8 @@ def take_types_of_inputs(node: ir.Node, opset: int) -> None:
 
     That holds whatever the ranks are, which may not fit in a branch that never runs.
     """
+    if all(output.type is not None for output in node.outputs):
+        return
     schema = _schema(node.op_type, opset)
     if schema is None or not schema.outputs:
         return
@@ -79,9 +84,8 @@ def _formals(op_type: str, opset: int) -> tuple[tuple[frozenset[str], str | None
 
 def _text(type_: ir.TypeProtocol | None) -> str | None:
     """A type as specifications write it, such as ``seq(tensor(float))``; None where it is not known to the end."""
-    if isinstance(type_, ir.TensorType):
-        known = type_.dtype not in (None, ir.DataType.UNDEFINED)  # a sequence may be of what nothing is known of
-        return None if not known else f"tensor({type_.dtype.name.lower()})"
+    if type(type_) is ir.TensorType:
+        return _TENSORS.get(type_.dtype)
     if isinstance(type_, (ir.SequenceType, ir.OptionalType)):
         inner = _text(type_.elem_type)
         kind = "seq" if isinstance(type_, ir.SequenceType) else "optional"

@@ -241,5 +241,6 @@ def _declared_symbols(model: ir.Model) -> set[str]:
         values = [*graph.inputs, *graph.outputs, *(output for node in graph for output in node.outputs)]
         for value in values:
             for dim in value.shape.dims if value.shape is not None else ():
-                found |= symbols_of(dim)
+                if not isinstance(dim, int):
+                    found |= symbols_of(dim)
     return found

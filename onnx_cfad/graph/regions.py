@@ -267,7 +267,10 @@ def _site(path: str, node: ir.Node) -> Site:
 
 def captured_by(node: ir.Node) -> list[ir.Value]:
     """The outer-scope values that the subgraphs of ``node`` read at any depth, in order of first use."""
-    return list(dict.fromkeys(value for graph in subgraphs_of(node) for value in captured_by_graph(graph)))
+    graphs = subgraphs_of(node)
+    if len(graphs) < 2:
+        return captured_by_graph(graphs[0]) if graphs else []
+    return list(dict.fromkeys(value for graph in graphs for value in captured_by_graph(graph)))
 
 
 def captured_by_graph(graph: ir.Graph) -> list[ir.Value]:

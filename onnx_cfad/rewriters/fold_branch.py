@@ -33,7 +33,7 @@ class FoldConstantBranchPass(ir.passes.InPlacePass):
 
     def _graph(self, graph: ir.Graph) -> bool:
         changed = False
-        taken = names_of(graph)
+        taken: set[str] | None = None
         pending = list(graph)
         while pending:
             node = pending.pop(0)
@@ -42,6 +42,7 @@ class FoldConstantBranchPass(ir.passes.InPlacePass):
                 for subgraph in subgraphs_of(node):
                     changed |= self._graph(subgraph)
                 continue
+            taken = names_of(graph) if taken is None else taken
             pending = [*inline_branch(node, chosen, taken, self._namer), *pending]
             changed = True
         return changed

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_cfad.graph.alike import constant_key, operation_key
 from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.graph.regions import branch_site, is_branch
-from onnx_cfad.graph.walk import subgraphs_of
+from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 from onnx_cfad.names import Namer
 
 Key = tuple[object, ...]
@@ -41,6 +41,8 @@ class ImplyPredicatesPass(ir.passes.InPlacePass):
             if is_branch(node):
                 site = branch_site(node)
                 for branch, holds in ((site.then_branch, True), (site.else_branch, False)):
+                    if not _reads_boolean(branch):
+                        continue
                     told = dict(_consequences(site.predicate, holds, _DEEP))
                     changed |= self._graph(branch, {**facts, **told})
             else:
@@ -69,6 +71,12 @@ class ImplyPredicatesPass(ir.passes.InPlacePass):
         value = ir.Value(name=name, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape(shape), const_value=tensor)
         graph.initializers.add(value)
         return value
+
+
+def _reads_boolean(branch: ir.Graph) -> bool:
+    """Whether a node of ``branch``, at any depth, reads a boolean: where none does, nothing can be decided."""
+    inputs = (value for node in nodes_of(branch) for value in node.inputs if value is not None)
+    return any(value.dtype == ir.DataType.BOOL for value in inputs)
 
 
 def _consequences(value: ir.Value, holds: bool, depth: int) -> Iterator[tuple[Key, bool]]:
