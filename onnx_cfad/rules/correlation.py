@@ -7,7 +7,7 @@ channels, and stride and dilation, change places.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -36,10 +36,11 @@ def spread(y: Expr, w: Expr, windows: Sequence[Window], *, group: int) -> Expr:
             pads.append((begin, 0))
             surplus.append(window.stride - 1 if window.longest_slack is None else window.longest_slack)
             cropped[axis] = 0 if begin == window.begin else window.begin
+    padding = [begin for begin, _ in pads] + [end for _, end in pads]
     attributes = {
-        "strides": [window.stride for window in windows],
-        "dilations": [window.dilation for window in windows],
-        "pads": [begin for begin, _ in pads] + [end for _, end in pads],
+        "strides": _unless_ones(window.stride for window in windows),
+        "dilations": _unless_ones(window.dilation for window in windows),
+        "pads": padding if any(padding) else None,
         "output_padding": surplus if any(surplus) else None,
     }
     result = _conv_transpose(y, w, group, attributes)
@@ -53,11 +54,17 @@ def _conv_transpose(y: Expr, w: Expr, group: int, attributes: Mapping[str, Any])
     wrong rows of a grouped weight there.
     """
     if group == 1 or y.dtype != ir.DataType.DOUBLE:
-        return op.ConvTranspose(y, w, group=group, **attributes)
+        return op.ConvTranspose(y, w, group=None if group == 1 else group, **attributes)
     ys = op.Split(y, axis=1, num_outputs=group, outputs=group)
     ws = op.Split(w, axis=0, num_outputs=group, outputs=group)
-    parts = [op.ConvTranspose(a, b, group=1, **attributes) for a, b in zip(ys, ws, strict=True)]
+    parts = [op.ConvTranspose(a, b, **attributes) for a, b in zip(ys, ws, strict=True)]
     return concat(parts, axis=1)
+
+
+def _unless_ones(numbers: Iterable[int]) -> list[int] | None:
+    """An attribute, left out where it says what its absence says."""
+    found = list(numbers)
+    return None if all(number == 1 for number in found) else found
 
 
 def correlate(x: Expr, w: Expr, windows: Sequence[Window], *, group: int) -> Expr:

@@ -56,7 +56,7 @@ def _padded(x: Expr, windows: Sequence[Window], first: int) -> Expr:
     if all(isinstance(size, int) and size == 0 for size in (*begins, *ends)):
         return x
     before, behind = [0] * first, [0] * (2 - first)
-    return op.Pad(x, vector([*before, *begins, *behind, *before, *ends, *behind], x.builder), 0)
+    return op.Pad(x, vector([*before, *begins, *behind, *before, *ends, *behind], x.builder))
 
 
 def _stacked_products(x: Expr, y: Expr, windows: Sequence[Window], group: int, rows: int, columns: int) -> Expr:
@@ -75,13 +75,16 @@ def _stacked_products(x: Expr, y: Expr, windows: Sequence[Window], group: int, r
     read_axes = [axis - 1 for axis in axes] if group == 1 else axes
     flat = op.Reshape(op.Transpose(y, perm=[1, 0, *axes]), [rows, -1] if group == 1 else [group, rows // group, -1])
     starts, ends = _reads(windows, x.builder)
+    # The body takes its constants from outside, where the products of other kernels share them.
+    wanted_axes, strides = vector(read_axes, x.builder), [window.stride for window in windows]
+    steps = None if all(stride == 1 for stride in strides) else vector(strides, x.builder)
+    rank_two = vector([-1, each] if group == 1 else [group, each, -1], x.builder)
 
     def step(inner: Builder, _: list[Expr], slices: list[Expr]) -> tuple[list[Expr], list[Expr]]:
-        read = op.Slice(inner.expr(signal.value), *slices, read_axes, [window.stride for window in windows])
-        if group == 1:
-            matrix = op.Reshape(read, [-1, each])
-        else:
-            matrix = op.Transpose(op.Reshape(read, [group, each, -1]), perm=[0, 2, 1])
+        read = op.Slice(inner.expr(signal.value), *slices, wanted_axes, steps)
+        matrix = op.Reshape(read, rank_two)
+        if group > 1:
+            matrix = op.Transpose(matrix, perm=[0, 2, 1])
         product = op.MatMul(inner.expr(flat.value), matrix)
         product.value.shape = ir.Shape([rows, each] if group == 1 else [group, rows // group, each])
         return [], [product]
