@@ -41,8 +41,7 @@ def _depths(model: ir.Model) -> Iterator[int]:
         wrapped = max((_wrappings(value.type) for value in (*graph.inputs, *graph.outputs)), default=0)
         for node in graph:
             for output in node.outputs:
-                if type(output.type) is not ir.TensorType:
-                    wrapped = max(wrapped, _wrappings(output.type))
+                wrapped = max(wrapped, _wrappings(output.type))
             pending.extend((inner, depth + _PER_GRAPH) for inner in subgraphs_of(node))
         yield depth + _LEAF + _PER_WRAPPING * wrapped
 
@@ -50,6 +49,8 @@ def _depths(model: ir.Model) -> Iterator[int]:
 def _wrappings(type_: ir.TypeProtocol | None) -> int:
     """How many sequences and optionals a type is inside of."""
     count = 0
+    if type(type_) is ir.TensorType:  # the common kind first: to ask for the others takes long
+        return count
     while isinstance(type_, (ir.SequenceType, ir.OptionalType)):
         count, type_ = count + 1, type_.elem_type
     return count

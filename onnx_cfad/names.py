@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -126,12 +127,9 @@ class Namer:
         """A namer that avoids every value, node and graph name in ``model``, subgraphs included."""
         return cls(set(), model)
 
-    @property
+    @functools.cached_property
     def _used(self) -> set[str]:
-        if self._model is not None:
-            self._reserved |= names_in(self._model)
-            self._model = None
-        return self._reserved
+        return self._reserved if self._model is None else self._reserved | names_in(self._model)
 
     def reserve(self, name: str) -> bool:
         """Marks ``name`` as used; false when it already was."""
@@ -143,9 +141,10 @@ class Namer:
 
     def fresh(self, hint: str) -> str:
         """A new name made from ``hint``: ``hint`` itself when it is free, else ``hint_1``, ``hint_2``, ..."""
-        if self.reserve(hint):
-            return hint
         used, count = self._used, self._counts.get(hint, 0)
+        if not count and hint not in used:
+            used.add(hint)
+            return hint
         while True:
             count += 1
             name = f"{hint}_{count}"

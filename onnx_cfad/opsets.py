@@ -184,10 +184,10 @@ def convert_opset(model: ir.Model) -> None:
     Raises:
         ModelError: A node has no equal in the newer opset.
     """
-    from onnx_cfad import opset_adapters, opset_scan  # noqa: F401, PLC0415 - they register the adapters
-
     nodes = [node for node in nodes_of(model.graph) if node.domain == ""]
     target = max([BASE, model.opset_imports.get("", BASE), *(node.version or 0 for node in nodes)])
+    if any((node.version or target) < target for node in nodes):
+        from onnx_cfad import opset_adapters, opset_scan  # noqa: F401, PLC0415 - they register the adapters
     namer = Namer.of_model(model)
     for node in nodes:
         written_for = node.version or target

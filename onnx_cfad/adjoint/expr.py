@@ -319,7 +319,7 @@ def _result_shape(op_type: str, values: list[ir.Value | None]) -> ir.Shape | Non
     if not shapes:
         return ir.Shape([])
     first = shapes[0]
-    if first is None or first.has_unknown_dim() or any(s != first for s in shapes[1:]):
+    if first is None or first.has_unknown_dim() or any(s is not first and s != first for s in shapes[1:]):
         return None
     return first
 
