@@ -233,7 +233,8 @@ class Builder:
 
 def _live(nodes: Sequence[ir.Node], results: Sequence[ir.Value]) -> list[ir.Node]:
     """The nodes that ``results`` depend on; the others are detached from what they read."""
-    needed, kept = set(results), []
+    needed: set[ir.Value | None] = set(results)
+    kept: list[ir.Node] = []
     for node in reversed(nodes):
         if not needed.isdisjoint(node.outputs):
             kept.append(node)

@@ -13,7 +13,6 @@ from onnx_cfad.graph.regions import (
     is_loop,
     label,
     loop_site,
-    subgraphs_of,
 )
 from tests.graph.reading import nodes, parsed
 
@@ -177,7 +176,3 @@ def test_only_the_default_domain_has_control_flow(domain: str, expected: bool) -
     assert is_branch(ir.Node(domain, "If", [])) is expected
     assert is_loop(ir.Node(domain, "Loop", [])) is expected
     assert is_loop(ir.Node(domain, "Scan", [])) is expected
-
-
-def test_subgraphs_of_a_plain_node_are_none() -> None:
-    assert subgraphs_of(ir.Node("", "Sin", [])) == []
