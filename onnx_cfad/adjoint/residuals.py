@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
+from onnx_cfad.adjoint.extend import is_tape
 from onnx_cfad.adjoint.loop_slice import LoopSlice, copy_slice, slice_loop
 from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.replay import copy_node
@@ -334,7 +335,7 @@ def _cannot_keep(value: ir.Value, *, checkpoint: bool) -> UnsupportedOp:
         what = f"the reverse pass needs '{value.name}' ({value.type}), and an optional that may be empty is not kept"
         remedy = f"Carry its content instead, a list without elements (SequenceEmpty) where there is none, or {cut}."
         return UnsupportedOp(where, what, remedy)
-    if checkpoint and value.name is not None and value.name.startswith("tape."):
+    if checkpoint and is_tape(value):
         what = "what a level of the checkpointed loop tapes is a list, and no further level holds it"
         return UnsupportedOp(where, what, "Give this loop levels=2, or choose taped for it.")
     if checkpoint and value.shape is None:

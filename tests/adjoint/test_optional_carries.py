@@ -116,6 +116,16 @@ def test_list_of_elements_without_a_common_rank_is_taped_as_the_message_says() -
     cfad.vjp(mixed(), wrt=["x"], plan="checkpointed", stop_gradient=["p"])
 
 
+def test_a_list_of_the_author_is_no_tape_whatever_its_name() -> None:
+    proto = mixed()
+    body = next(node for node in proto.graph.node if node.op_type == "Loop").attribute[0].g
+    body.input[2].name = "tape.l"
+    for node in body.node:
+        node.input[:] = ["tape.l" if name == "l" else name for name in node.input]
+    with pytest.raises(cfad.UnsupportedOp, match="tape[.]l' do not have one rank.*Choose taped for this loop"):
+        cfad.vjp(proto, wrt=["x"], plan="checkpointed")
+
+
 PREVIOUS = """g (double[2] x, double[2] w, int64 n) => (double[2] y) {
     none = Optional <type: type_proto = double[2]> ()
     y, last = Loop (n, , x, none) <body = step (int64 i, bool go, double[2] v, optional(double[2]) before) =>
