@@ -4,7 +4,7 @@ Measured (``benchmarks/adjoint_solvers.py``): where the map contracts fast, noth
 of which is one product and a few scalars, and which learns the contraction on its way. Where it contracts slowly,
 BiCGStab takes a tenth of the products; its own work, about 50 operations an iteration, weighs more the smaller the
 state is. So the series is summed first; where the contraction that it showed says that many more terms are needed,
-BiCGStab goes on from its sum, and where that fails, the series and GMRES.
+BiCGStab goes on from its sum, and where that fails, the series is summed to its end.
 """
 
 from __future__ import annotations
@@ -22,9 +22,6 @@ from onnx_cfad.solvers.neumann import Patience
 from onnx_cfad.solvers.system import Solution, System, shaped_like
 
 SOLVERS = ("auto", "neumann", "anderson", "gmres", "bicgstab")
-LONG = 4000
-"""Terms of the fixed-point solver before GMRES takes over, where BiCGStab failed."""
-
 FIRST = 32
 """Terms of the series that are summed in any case: fewer would not tell the contraction."""
 
@@ -81,7 +78,7 @@ def solve(solver: str, system: System, going: Expr, max_iterations: int = 0) -> 
 
 
 def _automatic(system: System, going: Expr, max_iterations: int) -> Solution:
-    """The series while little is left of it, then BiCGStab from its sum; where that fails, what is sure."""
+    """The series while little is left of it, then BiCGStab from its sum; where that fails, the whole series."""
     allowed = patience(system.dtype, elements_of(x.value.shape for x in system.rhs))
     series = neumann.summed(system, going, max_iterations, allowed)
 
@@ -93,15 +90,9 @@ def _automatic(system: System, going: Expr, max_iterations: int) -> Solution:
         rest = [shaped_like(x, y) for x, y in zip(system.apply(builder, terms), sums, strict=True)]
         start = bicgstab.Start(sums, rest, rate)
         second = bicgstab.solve(system, builder.constant(True), max_iterations, start=start)
-        return _continued(second, op.Not(second.solved), lambda inner: _sure(system, inner, max_iterations))
+        return _continued(second, op.Not(second.solved), lambda inner: neumann.solve(system, inner, max_iterations))
 
     return _continued(series.solution, _is_slow(series.solution, going), lambda inner: onward(inner.builder))
-
-
-def _sure(system: System, going: Expr, max_iterations: int) -> Solution:
-    """The fixed-point solver, then GMRES where it was slow (and did not diverge)."""
-    first = neumann.solve(system, going, min(max_iterations or LONG, LONG))
-    return _continued(first, _is_slow(first, going), lambda inner: gmres.solve(system, inner, max_iterations))
 
 
 def _is_slow(found: Solution, going: Expr) -> Expr:

@@ -184,15 +184,13 @@ def test_automatic_choice_sums_on_where_contraction_is_fast() -> None:
     assert solved("auto", a, b)[2] == solved("neumann", a, b)[2] > FIRST
 
 
-@pytest.mark.parametrize("radius", [0.95, 0.9995])
-def test_automatic_choice_goes_on_where_bicgstab_fails(monkeypatch: pytest.MonkeyPatch, radius: float) -> None:
-    """With the series from its beginning, and with GMRES after 4,000 terms of that."""
+def test_automatic_choice_goes_on_where_bicgstab_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the series from its beginning."""
     monkeypatch.setattr(bicgstab, "MAX_ITERATIONS", 2)
-    a, b = matrix(radius, symmetric=True), np.random.default_rng(1).standard_normal((BATCH, SIZE))
+    a, b = matrix(0.95, symmetric=True), np.random.default_rng(1).standard_normal((BATCH, SIZE))
     u, fine, iterations, _, _ = solved("auto", a, b)
     assert fine
-    before, least, most = FIRST + 3, *((400, 1000) if radius < 0.99 else (4000, 4700))
-    assert before + least < iterations < before + most
+    assert FIRST + 3 + 400 < iterations < 1000
     np.testing.assert_allclose(u, expected(a, b), rtol=1e-8, atol=1e-8)
 
 
