@@ -22,7 +22,7 @@ from onnx_cfad.errors import ModelError, TargetError, ValidationError
 from onnx_cfad.targets import compilation
 from onnx_cfad.targets.base import Options
 from onnx_cfad.targets.compilation import compile_model, open_artifact
-from onnx_cfad.targets.tvm import environments
+from onnx_cfad.targets.tvm import environments, llvm
 
 ROOT = Path(__file__).parents[2]
 BUILDS = [pytest.param("relay", marks=pytest.mark.relay), pytest.param("relax", marks=pytest.mark.relax)]
@@ -157,10 +157,29 @@ def test_difference_is_an_error_and_leaves_nothing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(compilation.Session, "run", lambda *args: {"y": run(*args)["y"] * np.float32(1.001)})
     with pytest.raises(ValidationError, match=r"output 'y': .*relative error 1\.0e-03, tolerance 1e-05.*--no-check"):
         compile_model(model(), "llvm", tmp_path / "out", options=Options("relay"))
-    assert [path.name for path in tmp_path.iterdir()] == []
+    assert not [path.name for path in tmp_path.iterdir() if "out" in path.name]
+    assert compilation.artifact_cache().size()[0] == 0
     compile_model(model(), "llvm", tmp_path / "out", options=Options("relay"), rtol=1e-2)
     unchecked = compile_model(model(), "llvm", tmp_path / "out", options=Options("relay"), check=False)
     assert unchecked.manifest.errors is None
+
+
+@pytest.mark.relay
+def test_whole_program_that_differs_is_left_to_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    straight = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> f (float[3] x) => (float[3] y) { y = Tanh (x) }'
+    )
+    feeds = {"x": FEEDS["x"]}
+    whole = compile_model(straight, "llvm", feeds=feeds, options=Options("relay"))
+    assert whole.manifest.form.startswith("one program")
+    run_whole = llvm._run_whole
+    monkeypatch.setattr(llvm, "_run_whole", lambda *args: [array * 2 for array in run_whole(*args)])
+    hosted = compile_model(straight, "llvm", feeds=feeds, options=Options("relay", threads=2))
+    assert hosted.manifest.form == "a host program over 1 bodies"
+    assert "output 'y' differs from ONNX Runtime: relative error 1.0e+00" in hosted.manifest.notes[0]
+    np.testing.assert_allclose(hosted.run(feeds)["y"], np.tanh(FEEDS["x"]), rtol=1e-6)
+    with pytest.raises(ValidationError, match="differ on sample inputs"):
+        compile_model(straight, "llvm", feeds=feeds, options=Options("relay", "whole"))
 
 
 @pytest.mark.relay

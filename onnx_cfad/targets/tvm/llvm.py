@@ -20,8 +20,10 @@ from onnx_cfad.graph.regions import is_loop, label, loop_site
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.model import normalise
 from onnx_cfad.rewriters.legalise import legalise_operators
+from onnx_cfad.runtime import Session
 from onnx_cfad.saving import save
 from onnx_cfad.targets.base import Array, Artifact, Limits, Lowered, Options, Target, Tell
+from onnx_cfad.targets.comparison import first_difference
 from onnx_cfad.targets.manifest import Manifest
 from onnx_cfad.targets.tvm import environments
 from onnx_cfad.targets.tvm.builds import BUILDS
@@ -72,11 +74,16 @@ class Llvm(Target):
             if reason is None:
                 try:
                     tell(f"{title}: the whole model")
-                    return _whole(legalise_operators(model.clone(), kind), folder, feeds, step, _MACHINES[kind])
+                    legal = legalise_operators(model.clone(), kind)
+                    lowered, results = _whole(legal, folder, feeds, step, _MACHINES[kind])
+                    reason = None if options.form == "whole" else _difference(model, feeds, results)
+                    if reason is None:
+                        return lowered
                 except TargetError as error:
                     if options.form == "whole":
                         raise
                     reason = error.what
+                (folder / _LIBRARY).unlink(missing_ok=True)
             notes.append(f"not {_MACHINES[kind]}: {reason}")
         tell(f"{title}: bodies for a host program")
         return _hosted_with_functions(model, folder, feeds, step, notes, kind)
@@ -166,15 +173,24 @@ def _why_not_machine(node: ir.Node) -> str | None:
     return None
 
 
-def _whole(model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _Step, form: str) -> Lowered:
+def _whole(
+    model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _Step, form: str
+) -> tuple[Lowered, list[Array]]:
+    """What was made of the whole model, and what it gives for the sample inputs."""
     with tempfile.TemporaryDirectory(prefix="onnx-cfad-") as temporary:
         path = Path(temporary) / "model.onnx"
         save(model, path)
         shapes = {name: list(feed.shape) for name, feed in feeds.items()}
         arguments = {"model": str(path), "library": str(folder / _LIBRARY), "shapes": shapes}
         step.call("compile_model", arguments)
-    _run_whole(folder, feeds, step)
-    return Lowered(form, {"library": _LIBRARY})
+    return Lowered(form, {"library": _LIBRARY}), _run_whole(folder, feeds, step)
+
+
+def _difference(model: ir.Model, feeds: Mapping[str, Array], results: Sequence[Array]) -> str | None:
+    """In what the results of the whole model are not those of ONNX Runtime; None where they are."""
+    session = Session(model)
+    difference = first_difference(dict(zip(session.outputs, results, strict=True)), session.run(feeds))
+    return None if difference is None else f"output '{difference.output}' differs from ONNX Runtime: {difference.what}"
 
 
 def _run_whole(folder: Path, feeds: Mapping[str, Array], step: _Step) -> list[Array]:
