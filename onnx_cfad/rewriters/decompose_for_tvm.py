@@ -134,7 +134,14 @@ def mean(op: Recorder, node: ir.Node) -> ir.Value:
     return op.Div(total, float(len(node.inputs)))
 
 
+def constant(op: Recorder, node: ir.Node) -> ir.Value | None:
+    """A tensor: Relay does not know numbers and lists of them."""
+    tensor = ir.convenience.get_const_tensor(node.outputs[0]) if "value" not in node.attributes else None
+    return None if tensor is None else op.constant(tensor.numpy())
+
+
 RELAY: dict[str, Decomposition] = {
+    "Constant": constant,
     "Gelu": gelu,
     "BatchNormalization": batch_normalization,
     "ScatterElements": scatter_elements,

@@ -10,9 +10,24 @@ from onnx_cfad.rewriters.decompose_for_tvm import RELAX, RELAY
 from onnx_cfad.rewriters.decompose_operators import DecomposeOperatorsPass, Decomposition
 from onnx_cfad.rewriters.decompose_reductions import REDUCTIONS
 from onnx_cfad.rewriters.fold_known_values import FoldKnownValuesPass
+from onnx_cfad.rewriters.supply_limits import SupplyLimitsPass
 
 TABLES: dict[str, dict[str, Decomposition]] = {"relay": {**RELAY, **REDUCTIONS}, "relax": {**RELAX, **REDUCTIONS}}
 """What is decomposed for each target."""
+
+
+def legalise(model: ir.Model, target: str) -> ir.Model:
+    """A model with control flow in the form that ``target`` takes as a whole; ``model`` itself is not changed.
+
+    Args:
+        model: A normalised model. The more of its shapes are numbers, the more is known.
+        target: ``relay`` or ``relax``.
+    """
+    model = model.clone()
+    legalise_operators(model, target)
+    if SupplyLimitsPass()(model).modified:
+        fold_known(model)
+    return model
 
 
 def legalise_operators(model: ir.Model, target: str) -> ir.Model:

@@ -44,11 +44,15 @@ def corpus_case(maker: Maker, form: str) -> Case | None:
 
 
 def exported_case(group: str, name: str, form: str) -> Case:
-    """An exported model, or its gradient by inputs and parameters."""
+    """An exported model, or its gradient by inputs and parameters under the plan ``form``."""
     example = load(group, name)
     if form == "primal":
         return Case(example.model, example.feeds)
-    return Case(differentiate(group, name), float32_feeds(example))
+    if form == "auto":
+        return Case(differentiate(group, name), float32_feeds(example))
+    wrt = [*example.gradients, *example.candidates()]
+    gradient = cfad.vjp(example.path, wrt=wrt, outputs=list(example.seeds), plan=form).proto()
+    return Case(gradient, float32_feeds(example))
 
 
 def corpus_makers() -> Iterator[tuple[str, Maker]]:

@@ -83,7 +83,7 @@ def test_corpus_in_two_parts_in_every_form(group: str, form: str) -> None:
 
 @pytest.mark.slow
 def test_exported_models_in_two_parts() -> None:
-    cases = [exported_case(group, name, form) for group, name in exported_names() for form in ("primal", "gradient")]
+    cases = [exported_case(group, name, form) for group, name in exported_names() for form in ("primal", "auto")]
     assert_nearly_all_equal([compare(case) for case in cases])
 
 
