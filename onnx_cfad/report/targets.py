@@ -52,7 +52,9 @@ class Verdict:
         return self.outcome in {"whole", "host"}
 
 
-def judge(model: Source, feeds: Feeds, name: str, form: str, build: str, *, seconds: float = 300.0) -> Verdict:
+def judge(
+    model: Source, feeds: Feeds, name: str, form: str, build: str, *, seconds: float = 300.0, how: str = "auto"
+) -> Verdict:
     """Compiles ``model`` for LLVM with ``build``, runs it on ``feeds`` and compares with ONNX Runtime.
 
     Args:
@@ -62,13 +64,14 @@ def judge(model: Source, feeds: Feeds, name: str, form: str, build: str, *, seco
         form: What it is, for the table.
         build: ``relay`` or ``relax``.
         seconds: What one step may take.
+        how: ``whole``, ``host`` or ``auto``; see ``Options``.
     """
     start = time.monotonic()
 
     def verdict(outcome: str, error: float | None = None, reason: str = "") -> Verdict:
         return Verdict(name, form, build, outcome, error, reason, round(time.monotonic() - start, 1))
 
-    options = Options(build=build, limits=Limits(seconds))
+    options = Options(build=build, form=how, limits=Limits(seconds))
     try:
         artifact = compile_model(model, "llvm", feeds=feeds, options=options)
     except ValidationError as error:

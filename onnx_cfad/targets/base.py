@@ -122,6 +122,10 @@ class Target(abc.ABC):
     def open(self, folder: Path, manifest: Manifest, options: Options) -> Artifact:
         """The artifact in a folder."""
 
+    def blame(self, model: ir.Model, feeds: Mapping[str, Array], options: Options, rtol: float | None) -> str | None:  # noqa: ARG002
+        """Where this target first gives another value than ONNX Runtime, in words; None where it cannot say."""
+        return None
+
 
 @dataclasses.dataclass(frozen=True)
 class Lowered:

@@ -171,6 +171,9 @@ class _Job:
         difference = first_difference(results, reference, self.rtol)
         if difference is not None:
             what = f"target {self.compiler.name} and ONNX Runtime differ on sample inputs: {difference.what}"
+            self.tell("looking for the first value that differs")
+            where = self.compiler.blame(self.model, samples, self.options, self.rtol)
+            what += f"; {where}" if where else ""
             remedy = "Give a tolerance (--rtol), or leave the check out (--no-check)."
             raise ValidationError(f"output '{difference.output}'", what, remedy)
         return errors_of(results, reference)

@@ -1,11 +1,12 @@
 """Compiles the corpus and the exported models, differentiated, with each build of TVM; see ``make targets-table``.
 
-``python -m tests.targets RESULTS.jsonl [BUILD] [FORM] [NAME...]`` adds verdicts to the file; what it has is not done
-again.
+``python -m tests.targets RESULTS.jsonl`` adds verdicts to the file; what it has is not done again, so that the work can
+be interrupted, and shared among processes: ``--build relay --plan taped``.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -26,23 +27,24 @@ def cases(form: str) -> Iterator[tuple[str, Callable[[], Case | None]]]:
         yield f"{group}/{name}", lambda group=group, name=name: exported_case(group, name, form)
 
 
-def main(path: Path, builds: tuple[str, ...], forms: tuple[str, ...], names: list[str]) -> None:
-    done = {(v.model, v.form, v.build) for v in read(path)}
-    for build, form in itertools.product(builds, forms):
-        for name, make in cases(form):
-            if (name, form, build) in done or (names and not any(part in name for part in names)):
-                continue
-            case = make()
+def main() -> None:
+    """Judges what is not judged yet, and prints the table of all."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--build", choices=BUILDS, action="append")
+    parser.add_argument("--plan", choices=FORMS, action="append")
+    parser.add_argument("--form", choices=("auto", "whole", "host"), default="auto")
+    parser.add_argument("--name", action="append", help="a part of the names of models to judge")
+    given = parser.parse_args()
+    done = {(v.model, v.form, v.build) for v in read(given.results)}
+    for build, plan in itertools.product(given.build or BUILDS, given.plan or FORMS):
+        for name, make in cases(plan):
+            chosen = given.name is None or any(part in name for part in given.name)
+            case = make() if chosen and (name, plan, build) not in done else None
             if case is not None:
-                write(judge(case.model, case.feeds, name, form, build), path)
-    sys.stdout.write(table(read(path)))
+                write(judge(case.model, case.feeds, name, plan, build, how=given.form), given.results)
+    sys.stdout.write(table(read(given.results)))
 
 
 if __name__ == "__main__":
-    build, form = (sys.argv[2:4] + ["all", "all"])[:2] if len(sys.argv) > 3 else ((sys.argv + ["all"])[2], "all")
-    main(
-        Path(sys.argv[1]),
-        BUILDS if build == "all" else (build,),
-        FORMS if form == "all" else (form,),
-        sys.argv[4:],
-    )
+    main()

@@ -26,6 +26,7 @@ from onnx_cfad.targets.base import Array, Artifact, Limits, Lowered, Options, Ta
 from onnx_cfad.targets.comparison import first_difference
 from onnx_cfad.targets.manifest import Manifest
 from onnx_cfad.targets.tvm import environments
+from onnx_cfad.targets.tvm.bisect import blame
 from onnx_cfad.targets.tvm.builds import BUILDS
 from onnx_cfad.targets.tvm.partition import Whole, partition
 from onnx_cfad.targets.tvm.programs import joined, split
@@ -99,6 +100,14 @@ class Llvm(Target):
             raise TargetError(str(folder), text, "Compile the model again, or with --processor x86-64-v2.")
         step = _Step(worker, {"processor": wanted}, options.limits)
         return _Compiled(folder, manifest, step)
+
+    def blame(self, model: ir.Model, feeds: Mapping[str, Array], options: Options, rtol: float | None) -> str | None:
+        """The first value that differs; see ``Target``."""
+        kind = options.build or _installed()
+        try:
+            return blame(model, feeds, _worker(kind, options), rtol=rtol, seconds=options.limits.seconds)
+        except TargetError as error:
+            return f"where is not known: {error}"
 
 
 class _Step:
