@@ -14,6 +14,7 @@ from onnx_cfad.graph.trips import constant_of
 from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 from onnx_cfad.names import Namer
 from onnx_cfad.rewriters.fold_branch import take_apart
+from onnx_cfad.rewriters.release import release
 
 _LARGEST = 16  # nodes: what is cheaper to run than to decide about
 _HEAVY = frozenset(("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN", "Resize", "Det"))
@@ -66,6 +67,7 @@ class BooleanBranchPass(ir.passes.InPlacePass):
             conjunction = (second is False) or (first is False)
             result = self._operator("And" if conjunction else "Or", [predicate, part.results[0]], nodes)
         ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, list(node.outputs), [result])
+        release(node)
         return True
 
     def _operator(self, op_type: str, inputs: list[ir.Value], nodes: list[ir.Node]) -> ir.Value:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_cfad.graph.regions import branch_site, is_branch
 from onnx_cfad.graph.walk import subgraphs_of
 from onnx_cfad.names import Namer
+from onnx_cfad.rewriters.release import release
 
 
 class FoldConstantBranchPass(ir.passes.InPlacePass):
@@ -122,6 +123,7 @@ def inline_branch(node: ir.Node, branch: ir.Graph, taken: set[str], namer: Namer
             replaced.append(result)
     readers = [usage.node for output in node.outputs for usage in output.uses() if usage.node.op_type == "Range"]
     ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, replaced)
+    release(node)
     for reader in readers:
         _give_scalars(reader, namer)
     return nodes

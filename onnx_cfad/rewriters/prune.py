@@ -7,6 +7,7 @@ import onnx_ir as ir
 from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.graph.regions import LoopSite, captured_by, is_branch, is_loop, loop_site
 from onnx_cfad.graph.walk import subgraphs_of
+from onnx_cfad.rewriters.release import release
 
 
 class PruneDeadValuesPass(ir.passes.InPlacePass):
@@ -36,6 +37,7 @@ def _prune(graph: ir.Graph, keep: frozenset[ir.Node]) -> bool:
     for node in reversed(list(graph)):
         if node not in keep and not any(_is_read(output) for output in node.outputs):
             graph.remove(node, safe=True)
+            release(node)
             changed = True
             continue
         if is_branch(node):

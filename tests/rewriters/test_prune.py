@@ -196,3 +196,26 @@ def test_slices_that_a_body_does_not_read_go_but_one_sets_the_trip_count() -> No
         model = prune(text.format(formula), feeds)
         (node,) = nodes(model, "Scan")
         assert [value.name for value in node.inputs[1:] if value is not None] == left
+
+
+def test_dead_branch_in_a_body_goes_with_the_carry_that_it_alone_reads() -> None:
+    """The counter's last value is read by the dead If alone, as in the copy of a loop that runs a given time."""
+    text = """(double[3] x, int64 n) => (double[3] y) {
+        zero = Constant <value = int64 {0}> ()
+        y, k = Loop (n, , x, zero) <body = step (int64 i, bool go, double[3] h, int64 c) =>
+            (bool on, double[3] next, int64 more) {
+            on = Identity (go)
+            one = Constant <value = int64 {1}> ()
+            more = Add (c, one)
+            p = Greater (more, one)
+            unread = If (p) <
+                then_branch = l () => (bool a) { a = Less (more, i) },
+                else_branch = r () => (bool b) { b = Greater (more, c) }
+            >
+            next = Sin (h)
+        }>
+    }"""
+    model = prune(text, {"x": X, "n": np.asarray(3)})
+    (node,) = nodes(model, "Loop")
+    assert len(node.inputs) == 3
+    assert "Add" not in operators(model)
