@@ -2,6 +2,9 @@
 
 ONNX allows any text as the name of a dimension. Exporters write ``30_dim_0`` or ``/Loop_dim_0``, which shape inference
 would read as expressions, and a negative number for a dimension that they do not know, as ONNX Runtime reads it.
+
+The TorchScript exporter invents names such as ``Looph_dim_0`` for the dimensions of outputs, and gives outputs of different
+sizes the same ones. ONNX Runtime plans memory by equal names, so that seeds must not repeat them.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import onnx_ir as ir
 from onnx_cfad.graph.walk import graphs_of
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_INVENTED = re.compile(r".*_dim_[0-9]+")
 _KEY = "onnx_cfad.dimension_names"
 
 
@@ -23,6 +27,7 @@ def plain_dimension_names(model: ir.Model) -> None:
     if not odd:
         return
     taken = {str(d.value) for value in _values(model) for d in _symbolic(value)}
+    _tell_claims_apart(model, taken)
     renamed: dict[str, str] = {}
     for value in odd:
         assert value.shape is not None
@@ -43,20 +48,44 @@ def author_dimension_names(model: ir.Model) -> None:
             value.shape = ir.Shape(dims)
 
 
+def _tell_claims_apart(model: ir.Model, taken: set[str]) -> None:
+    """A name that was invented for dimensions of outputs stands for one of them; the others get names of their own."""
+    seen = {d.value for value in model.graph.inputs for d in _symbolic(value)}
+    promised = frozenset(seen)
+    for value in dict.fromkeys(model.graph.outputs):
+        if value.shape is None:
+            continue
+        dims: list[int | ir.SymbolicDim | str] = list(value.shape.dims)
+        for axis, dim in enumerate(value.shape.dims):
+            if isinstance(dim, int) or dim.value is None or dim.value in promised or not _INVENTED.fullmatch(dim.value):
+                continue
+            if dim.value in seen:
+                dims[axis] = _fresh(_stem(dim.value), taken)
+            seen.add(dim.value)
+        value.shape = ir.Shape(dims)
+
+
 def _plain(dim: int | ir.SymbolicDim, renamed: dict[str, str], taken: set[str]) -> int | ir.SymbolicDim | str | None:
     if _is_plain(dim):
         return dim
     if isinstance(dim, int) or not dim.value:
         return None
     if dim.value not in renamed:
-        stem = re.sub(r"[^A-Za-z0-9_]", "_", f"dim_{dim.value}")[:64]
-        name, count = stem, 0
-        while name in taken:
-            count += 1
-            name = f"{stem}_{count}"
-        taken.add(name)
-        renamed[dim.value] = name
+        renamed[dim.value] = _fresh(_stem(dim.value), taken)
     return renamed[dim.value]
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", name if _PLAIN.fullmatch(name) else f"dim_{name}")[:64]
+
+
+def _fresh(stem: str, taken: set[str]) -> str:
+    name, count = stem, 0
+    while name in taken:
+        count += 1
+        name = f"{stem}_{count}"
+    taken.add(name)
+    return name
 
 
 def _is_plain(dim: int | ir.SymbolicDim) -> bool:

@@ -50,3 +50,20 @@ def test_two_names_that_look_alike_stay_apart() -> None:
     proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "a/b"
     emitted = cfad.vjp(proto).proto()
     assert [v.type.tensor_type.shape.dim[0].dim_param for v in emitted.graph.output] == ["a/b", "a.b"]
+
+
+def test_names_that_an_exporter_gave_to_several_sizes_are_told_apart() -> None:
+    """The TorchScript exporter gives the results of two loops one name, whatever their sizes."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])
+    outputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+        for name, dims in (("y", ["Loopy_dim_0", "Loopy_dim_1"]), ("z", ["Loopy_dim_1", "N"]))
+    ]
+    nodes = [helper.make_node("Sin", ["x"], ["y"]), helper.make_node("Transpose", ["y"], ["z"])]
+    graph = helper.make_graph(nodes, "g", [x], outputs)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    emitted = cfad.vjp(proto).proto()
+    seeds = {v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in emitted.graph.input}
+    assert seeds["y_grad"] == ["Loopy_dim_0", "Loopy_dim_1"]
+    assert seeds["z_grad"] == ["Loopy_dim_1_1", "N"]
+    check_emitted(emitted)
