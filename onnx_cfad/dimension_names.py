@@ -3,8 +3,8 @@
 ONNX allows any text as the name of a dimension. Exporters write ``30_dim_0`` or ``/Loop_dim_0``, which shape inference
 would read as expressions, and a negative number for a dimension that they do not know, as ONNX Runtime reads it.
 
-The TorchScript exporter invents names such as ``Looph_dim_0`` for the dimensions of outputs, and gives outputs of different
-sizes the same ones. ONNX Runtime plans memory by equal names, so that seeds must not repeat them.
+The TorchScript exporter invents names such as ``Looph_dim_0`` for the dimensions of outputs, and gives outputs of
+different sizes the same ones. ONNX Runtime plans memory by equal names, so that seeds must not repeat them.
 """
 
 from __future__ import annotations
