@@ -23,11 +23,11 @@ _KEY = "onnx_cfad.dimension_names"
 
 def plain_dimension_names(model: ir.Model) -> None:
     """Gives every dimension a plain name, the same for the same text; ``author_dimension_names`` undoes it."""
+    _tell_claims_apart(model)
     odd = [value for value in _values(model) if value.shape is not None and not all(map(_is_plain, value.shape.dims))]
     if not odd:
         return
-    taken = {str(d.value) for value in _values(model) for d in _symbolic(value)}
-    _tell_claims_apart(model, taken)
+    taken = _taken(model)
     renamed: dict[str, str] = {}
     for value in odd:
         assert value.shape is not None
@@ -48,8 +48,16 @@ def author_dimension_names(model: ir.Model) -> None:
             value.shape = ir.Shape(dims)
 
 
-def _tell_claims_apart(model: ir.Model, taken: set[str]) -> None:
+def _taken(model: ir.Model) -> set[str]:
+    return {str(d.value) for value in _values(model) for d in _symbolic(value)}
+
+
+def _tell_claims_apart(model: ir.Model) -> None:
     """A name that was invented for dimensions of outputs stands for one of them; the others get names of their own."""
+    claims = [str(d.value) for value in model.graph.outputs for d in _symbolic(value)]
+    if len(set(claims)) == len(claims) or not any(map(_INVENTED.fullmatch, claims)):
+        return
+    taken = _taken(model)
     seen = {d.value for value in model.graph.inputs for d in _symbolic(value)}
     promised = frozenset(seen)
     for value in dict.fromkeys(model.graph.outputs):
