@@ -21,7 +21,7 @@ MODELS = Path(__file__).parent.parent / "models"
 def main() -> None:
     bench = Bench("heat_and_ode")
     for name in ("heat", "neural_ode"):
-        case = _case(name)
+        case = case_of(name)
         systems = [
             forward(case),
             ours(case, "default"),
@@ -45,7 +45,7 @@ def _memory(bench: Bench, measured: dict[str, Measured]) -> None:
     bench.claim("heat: time checkpointed, in units of the full tape's", ratio, at_most=1.5)
 
 
-def _case(name: str) -> Case:
+def case_of(name: str) -> Case:
     """The exported model with the loss sum(output * seed), its parameters as graph inputs (for onnx-ad)."""
     model = onnx.load(MODELS / f"{name}.onnx")
     graph = model.graph

@@ -172,7 +172,8 @@ class Bench:
                 continue
             measured = best[system.name]
             measured.forward = best[FORWARD].figures if FORWARD in best else None
-            error = _error(measured.outputs, best[reference].outputs, case.wrt) if system.name != FORWARD else None
+            compared = system.name != FORWARD and case.wrt
+            error = _error(measured.outputs, best[reference].outputs, case.wrt) if compared else None
             self._print_figures(case, system, measured, error)
         return best
 

@@ -43,7 +43,7 @@ def main() -> None:
 def _network(bench: Bench, network: str, blocks: list[int]) -> None:
     ready: dict[int, float] = {}
     for count in blocks:
-        case = _case(network, count)
+        case = case_of(network, count)
         systems = [forward(case), ours(case, "default"), onnx_ad(case)]
         if count <= 16:
             systems[2:2] = [ours(case, "recomputed", sites=_sites(count, "routed(residuals=recomputed)"))]
@@ -72,7 +72,7 @@ def _sites(count: int, adjoint: str) -> tuple[str, ...]:
     return tuple(f"main/if_{k}={adjoint}" for k in range(count))
 
 
-def _case(network: str, count: int) -> Case:
+def case_of(network: str, count: int) -> Case:
     """A residual network: block k adds one of two branches to x, by the sign of the mean of x."""
     rng = np.random.default_rng(0)
     states = {"convolutions": [IMAGES, CHANNELS, SIZE, SIZE], "perceptrons": [ROWS, WIDTH], "tiny": [8]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -49,7 +50,9 @@ class Kernels:
         return "\n".join([self.preamble, *self.kernels.values()]) if self.kernels else ""
 
 
-def lower_bodies(parts: Partition, met: Mapping[str, Met], architecture: str, ask: Ask) -> Kernels:
+def lower_bodies(
+    parts: Partition, met: Mapping[str, Met], architecture: str, ask: Ask, prefix: str = "body"
+) -> Kernels:
     """CUDA C and launches of every body that a run has met, for the signatures that it was met with.
 
     Args:
@@ -57,6 +60,7 @@ def lower_bodies(parts: Partition, met: Mapping[str, Met], architecture: str, as
         met: What the bodies meet.
         architecture: Such as ``sm_80``; the text depends on it little.
         ask: Runs a command of the Relax worker.
+        prefix: What the names of kernels begin with.
     """
     made = Kernels()
     for number, (name, body) in enumerate(parts.bodies.items()):
@@ -66,7 +70,7 @@ def lower_bodies(parts: Partition, met: Mapping[str, Met], architecture: str, as
         made.guarded[name] = list(met[name].guarded)
         try:
             for position, signature in enumerate(met[name].counts):
-                _lower(made, name, body, signature, f"body_{number}_{position}", architecture, ask)
+                _lower(made, name, body, signature, f"{prefix}_{number}_{position}", architecture, ask)
         except TargetError as error:
             made.hosted[name] = error.what
     return made
@@ -81,9 +85,8 @@ def _lower(
         answer, arrays = ask("cuda_source", {"model": str(path), "prefix": prefix, "arch": architecture})
     head, *texts = str(answer["source"]).split(_KERNEL)
     texts = [text for text in texts if "{" in text]  # not the declarations
-    if texts and made.preamble and head != made.preamble:
-        raise TargetError("TVM Relax", "its kernels need another preamble than those before")
-    made.preamble = made.preamble or (head if texts else "")
+    if texts:
+        made.preamble = joined(made.preamble, head)
     kernels = [launch["kernel"] for launch in answer["launches"]]
     names = sorted(set(kernels))
     if len(names) != len(texts):
@@ -98,3 +101,12 @@ def _lower(
             buffer["constant"] = key
     plan = {key: answer[key] for key in ("launches", "buffers", "inputs", "outputs")}
     made.bodies.setdefault(name, {})[digest(signature)] = plan
+
+
+def joined(first: str, second: str) -> str:
+    """Two preambles as one: TVM writes the same sections in the same order, and leaves out what no kernel needs."""
+    lines = first.splitlines(keepends=True), second.splitlines(keepends=True)
+    made: list[str] = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, *lines, autojunk=False).get_opcodes():
+        made += lines[0][a:b] if kind == "equal" else [*lines[0][a:b], *lines[1][c:d]]
+    return "".join(made)

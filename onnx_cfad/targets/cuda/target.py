@@ -1,5 +1,7 @@
 """The target ``cuda``: CUDA C by Relax, compiled by nvcc where it is installed, launched by CuPy where a GPU is.
 
+With Relay the whole model becomes kernels that nothing here launches.
+
 Straight-line bodies become kernels; a host program on the CPU drives them. An If whose branches may both run is
 predicated first, so that nothing waits for its predicate. The kernels have been compiled, and never been run on a GPU.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from onnx_cfad.graph.maskable import why_not_masked
 from onnx_cfad.graph.regions import branch_site, is_branch
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.model import normalise
+from onnx_cfad.rewriters.legalise import legalise_operators
 from onnx_cfad.rewriters.predicate_branch import PredicateBranchPass
 from onnx_cfad.saving import save
 from onnx_cfad.targets.base import Array, Artifact, Limits, Lowered, Options, Target, Tell
@@ -27,14 +31,15 @@ from onnx_cfad.targets.cuda import nvcc
 from onnx_cfad.targets.cuda.device import cupy, file_for
 from onnx_cfad.targets.cuda.instructions import decisions
 from onnx_cfad.targets.cuda.kernel_body import KernelBody
-from onnx_cfad.targets.cuda.lowering import Kernels, lower_bodies
+from onnx_cfad.targets.cuda.lowering import lower_bodies
+from onnx_cfad.targets.folders import cache_folder
 from onnx_cfad.targets.manifest import Manifest
 from onnx_cfad.targets.onnxruntime import OnnxRuntimeBody
 from onnx_cfad.targets.tvm import environments
 from onnx_cfad.targets.tvm.hostprog import HostProgram, HostProgramError, Machine
 from onnx_cfad.targets.tvm.partition import partition
 from onnx_cfad.targets.tvm.specialise import meet
-from onnx_cfad.targets.tvm.worker import shared_worker
+from onnx_cfad.targets.tvm.worker import Worker, shared_worker
 
 _SOURCE, _PROGRAM, _PLANS, _CONSTANTS, _BODIES = (
     "kernels.cu",
@@ -60,12 +65,11 @@ class Cuda(Target):
 
     def stamp(self, options: Options) -> dict[str, Any]:
         """The versions of TVM and nvcc, and the architectures; see ``Target``."""
-        if options.build not in (None, "relax"):
-            raise TargetError("target 'cuda'", "its kernels are written by Relax", "Leave --with out.")
-        worker = shared_worker("relax", environments.interpreter("relax"), threads=options.threads)
+        worker = _worker(options)
         versions = dict(worker.call("versions")[0])
         compiler = nvcc.find()
         return {
+            "build": worker.kind,
             "versions": {key: versions[key] for key in sorted(versions) if key not in ("peak_bytes", "processor")},
             "nvcc": nvcc.version(compiler) if compiler else "absent",
             "architectures": list(nvcc.ARCHITECTURES),
@@ -74,10 +78,12 @@ class Cuda(Target):
     def lower(self, model: ir.Model, folder: Path, feeds: Mapping[str, Array], options: Options, tell: Tell) -> Lowered:
         """Compiles ``model``; see ``Target``."""
         model, notes = predicated(model)
+        if options.build == "relay":
+            return _by_relay(model, folder, feeds, options, tell, notes)
         parts = partition(model)
         tell("a run that shows what the bodies meet")
         met, _ = meet(parts, feeds)
-        worker = shared_worker("relax", environments.interpreter("relax"), threads=options.threads)
+        worker = _worker(options)
 
         def ask(name: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Array]]:
             limits = options.limits
@@ -95,7 +101,7 @@ class Cuda(Target):
         plans = {"bodies": kernels.bodies, "guarded": kernels.guarded}
         (folder / _PLANS).write_text(json.dumps(plans, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         notes += [f"{name} stays on the CPU: {reason}" for name, reason in kernels.hosted.items()]
-        counts = _compiled(kernels, folder, tell, notes)
+        counts = _compiled(kernels.source(), folder, tell, notes)
         form = f"{len(kernels.kernels)} kernels for {len(kernels.bodies)} of {len(stems)} bodies, and a host program"
         return Lowered(form, {"stems": stems, "decisions": counts}, tuple(notes))
 
@@ -108,6 +114,8 @@ class KernelProgram(Artifact):
     """Kernels and the host program that launches them; CuPy and a GPU are looked for by the first run."""
 
     def _run(self, feeds: Mapping[str, Array], limits: Limits) -> dict[str, Any]:  # noqa: ARG002
+        if "stems" not in self.manifest.program:
+            raise TargetError(str(self.folder), "it holds kernels of Relay, and no program", "Compile it by Relax.")
         return self.run_on(cupy(), feeds)
 
     def run_on(self, xp: Any, feeds: Mapping[str, Array]) -> dict[str, Any]:
@@ -151,9 +159,39 @@ def predicated(model: ir.Model) -> tuple[ir.Model, list[str]]:
     return model, [f"{len(chosen)} of {len(branches)} branches are predicated"] if branches else []
 
 
-def _compiled(kernels: Kernels, folder: Path, tell: Tell, notes: list[str]) -> dict[str, Any]:
+def _worker(options: Options) -> Worker:
+    kind = options.build or "relax"
+    return shared_worker(kind, environments.interpreter(kind), threads=options.threads)
+
+
+def _by_relay(
+    model: ir.Model, folder: Path, feeds: Mapping[str, Array], options: Options, tell: Tell, notes: list[str]
+) -> Lowered:
+    """Kernels of the whole model, without launches: Relay's virtual machine, which launches them, is another target."""
+    tell("TVM Relay: kernels")
+    with tempfile.TemporaryDirectory(prefix="onnx-cfad-") as temporary:
+        path = Path(temporary) / "model.onnx"
+        save(legalise_operators(model, "relay"), path)
+        arguments = {
+            "model": str(path),
+            "shapes": {name: list(feed.shape) for name, feed in feeds.items()},
+            "arch": nvcc.ARCHITECTURES[0],
+            "folder": str(cache_folder() / "relay_shim"),
+        }
+        limits = options.limits
+        answer, _ = _worker(options).call(
+            "relay_cuda_source", arguments, timeout_s=limits.seconds, memory_bytes=limits.memory_bytes
+        )
+    notes += [
+        f"Relay's generator was called by {answer['by']}",
+        "kernels alone: there is no program that launches them",
+    ]
+    counts = _compiled(str(answer["source"]), folder, tell, notes)
+    return Lowered("kernels of Relay", {"decisions": counts}, tuple(notes))
+
+
+def _compiled(source: str, folder: Path, tell: Tell, notes: list[str]) -> dict[str, Any]:
     """Writes the source and what nvcc makes of it; the decisions of each kernel by architecture."""
-    source = kernels.source()
     (folder / _SOURCE).write_text(source, encoding="utf-8")
     compiler = nvcc.find()
     if not source or compiler is None:

@@ -62,19 +62,20 @@ def is_whole_loop(library: Path) -> bool:
         return _MANIFEST in archive.namelist()
 
 
-def build(model: onnx.ModelProto, library: Path, shapes: Mapping[str, Shape]) -> None:
+def build(model: onnx.ModelProto, library: Path, shapes: Mapping[str, Shape], target: Any) -> None:
     """Compiles ``model`` to one function.
 
     Args:
         model: With the shapes of what enters and leaves subgraphs; extents that are no numbers are symbols of inputs.
         library: Where it goes.
         shapes: Shapes of inputs that are known better than the model says; None for an extent that varies.
+        target: TVM's target.
 
     Raises:
         Refused: The model cannot be one function; with the reason.
     """
     function, module, about = written(model, shapes)
-    built = tvm.tirx.build(module, _target(), pipeline="s_tir")
+    built = tvm.tirx.build(module, target, pipeline="s_tir")
     temporary = library.with_name(f".{library.stem}.{os.getpid()}.so")
     built.export_library(str(temporary))
     with zipfile.ZipFile(temporary, "a") as archive:
@@ -197,8 +198,3 @@ def _factors(size: Any, names: Mapping[Any, str]) -> list[int | str]:
 
 def _tensor(array: Array) -> Any:
     return tvm_ffi.from_dlpack(array.reshape(-1), require_alignment=0)
-
-
-def _target() -> Any:
-    cpu = tvm.get_global_func("target.llvm_get_system_cpu")()
-    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "opt-level": 3})

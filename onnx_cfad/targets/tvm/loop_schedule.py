@@ -13,6 +13,7 @@ from onnx_cfad.targets.tvm.loop_tvm import s_tir, tirx, tvm, tvm_ffi
 from onnx_cfad.targets.tvm.loop_views import vector_length
 
 _CHEAP = 6  # loads of a stage that is computed again wherever it is read
+_LONG = 4096  # terms of a sum that is computed in parts
 _REGISTERS = 8  # accumulators of a tile
 
 
@@ -104,7 +105,8 @@ class _Scheduling:
         if any(not isinstance(self.extent(loop), int) for loop in spatial):
             return
         length = vector_length(self.extent(spatial[-1]), 32)
-        accumulator = schedule.cache_write(block, 0, "local")
+        part = self.part(reduced[-1])
+        accumulator = schedule.cache_write(block, 0, "local") if part == 1 else None
         outer, inner = schedule.split(spatial[-1], [None, length])
         rows = self.extent(spatial[-2]) if len(spatial) > 1 else 1
         tile = next(t for t in range(max(1, _REGISTERS * 8 // max(length, 8)), 0, -1) if rows % t == 0)
@@ -112,17 +114,30 @@ class _Scheduling:
         if tile > 1:
             row_outer, row_inner = schedule.split(spatial[-2], [None, tile])
             around, unrolled = [*spatial[:-2], row_outer], [row_inner]
-        schedule.reorder(*around, outer, *reduced, *unrolled, inner)
-        schedule.reverse_compute_at(accumulator, outer)
+        if accumulator is None:  # all tiles take a part of the sum before the next part is read
+            first, last = schedule.split(reduced[-1], [None, part])
+            reduced = [*reduced[:-1], first]
+            schedule.reorder(*reduced, *around, outer, last, *unrolled, inner)
+        else:
+            schedule.reorder(*around, outer, *reduced, *unrolled, inner)
+            schedule.reverse_compute_at(accumulator, outer)
+            if length > 1:
+                self.vectorise(schedule.get_loops(accumulator)[-1])
         if length > 1:
             schedule.vectorize(inner)
-            self.vectorise(schedule.get_loops(accumulator)[-1])
         for loop in unrolled:
             schedule.unroll(loop)
         initial = schedule.decompose_reduction(block, reduced[0])
-        if unrolled:
+        if unrolled and accumulator is not None:
             schedule.unroll(schedule.get_loops(initial)[-2])
             schedule.unroll(schedule.get_loops(accumulator)[-2])
+
+    def part(self, loop: Any) -> int:
+        """The length of the parts of a long sum, so that what is read of the operands stays in the cache; else 1."""
+        extent = self.extent(loop)
+        if not isinstance(extent, int) or extent < _LONG:
+            return 1
+        return next((p for p in (256, 200, 128, 100, 64) if extent % p == 0), 1)
 
     def sum(self, block: Any, reduced: list[Any]) -> None:
         """A reduction to one number: a vector of partial results, then those."""

@@ -48,7 +48,7 @@ class Relax:
         tvm = _tvm()
         proto = onnx.load(model)
         if any(node.op_type in _LOOPS for node in proto.graph.node):
-            _whole_loops().build(proto, library, shapes)
+            _whole_loops().build(proto, library, shapes, llvm_target(tvm, options))
             return
         inputs = free_inputs(proto, shapes)
         _fix_shapes(proto, {i.name: i.shape for i in inputs})

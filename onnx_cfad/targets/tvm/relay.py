@@ -59,7 +59,7 @@ class Relay:
         tvm = _tvm()
         proto = onnx.load(model)
         with_branches = any(node.op_type in {"If", "Loop", "Scan"} for node in proto.graph.node)
-        module = self._imported(proto, shapes)
+        module = self.imported(proto, shapes)
         config = {"relay.frontend.fill_span": False}  # spans make captured graph inputs free variables
         with tvm.transform.PassContext(opt_level=int(options.get("level", 3)), config=config):
             dynamic = _is_dynamic(module)
@@ -75,7 +75,7 @@ class Relay:
         module = _tvm().runtime.load_module(str(library))
         return _Program(module) if module.type_key == _VM else _Graph(module)
 
-    def _imported(self, proto: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Any:
+    def imported(self, proto: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Any:
         """The Relay module of a model, its inputs renamed ``i0``, ``i1``, ... in the order of the model's."""
         tvm = _tvm()
         relay = tvm.relay

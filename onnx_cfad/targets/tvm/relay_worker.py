@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onnx_cfad.targets.cuda.relay_source import relay_cuda_source
 from onnx_cfad.targets.tvm.compiler import offer
 from onnx_cfad.targets.tvm.programs import offer_programs
 from onnx_cfad.targets.tvm.relay import Relay
@@ -9,3 +10,5 @@ from onnx_cfad.targets.tvm.relay import Relay
 _RELAY = Relay()
 offer(_RELAY)
 offer_programs(_RELAY)
+
+__all__ = ["relay_cuda_source"]

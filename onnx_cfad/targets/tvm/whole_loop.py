@@ -6,6 +6,8 @@ no place in a flat buffer (sequences, strings).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -14,6 +16,7 @@ from onnx_cfad.graph.regions import LoopSite, branch_site, is_branch, is_loop, l
 from onnx_cfad.graph.trips import constant_of, goes_on
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.model import normalise
+from onnx_cfad.rewriters.legalise import legalise_operators
 
 _MOST_NODES = 1000  # of a function, so that it is compiled in seconds
 _DTYPES = frozenset(
@@ -24,9 +27,19 @@ _DTYPES = frozenset(
 )
 
 
-def with_shapes(model: ir.Model) -> ir.Model:
-    """A copy of ``model`` in normal form, with all shapes that follow from those of its inputs."""
+def with_shapes(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> ir.Model:
+    """A copy of ``model`` in normal form, legalised for Relax, with all shapes that follow from those of its inputs.
+
+    Args:
+        model: The model.
+        shapes: Shapes of inputs where they are known better than the model says.
+    """
     model = normalise(model.clone())
+    for value in model.graph.inputs:
+        shape = (shapes or {}).get(value.name or "")
+        if shape is not None:
+            value.shape = ir.Shape(shape)
+    legalise_operators(model, "relax")
     infer_types(model)
     return model
 

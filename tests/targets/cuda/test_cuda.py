@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -21,6 +22,8 @@ from onnx_cfad.targets.cuda.device import file_for
 from onnx_cfad.targets.cuda.instructions import Decisions, decisions
 from onnx_cfad.targets.cuda.target import Cuda, KernelProgram
 from onnx_cfad.targets.manifest import InputEntry, Manifest
+from onnx_cfad.targets.tvm.environments import interpreter
+from onnx_cfad.targets.tvm.worker import Worker
 from tests.corpus import CORPUS
 from tests.execution import relative_error, run_in_onnxruntime
 from tests.targets.cuda.emulation import Emulated
@@ -123,6 +126,32 @@ def test_a_predicated_branch_is_a_select(tmp_path: Path) -> None:
         assert sum(c.selects for c in counts.values()) >= 1
         assert not branches_on_loaded_bytes(ptx)
         assert program.manifest.program["decisions"][architecture]
+
+
+@with_nvcc
+@pytest.mark.relay
+def test_relay_writes_the_same_kernels_with_and_without_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(onnx.parser.parse_model(BRANCH), tmp_path / "model.onnx")
+    arguments = {"model": str(tmp_path / "model.onnx"), "arch": "sm_80"}
+    ways: list[str] = []
+    texts: list[str] = []
+    for path in (os.environ["PATH"], str(tmp_path)):
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", path)
+            worker = Worker("relay", interpreter("relay"))
+            answer, _ = worker.call("relay_cuda_source", {**arguments, "folder": str(tmp_path / str(len(ways)))})
+            worker.close()
+        ways.append(answer["by"])
+        texts.append(answer["source"])
+    assert ways == [*(["shim"] if shutil.which("g++") else ["ctypes"]), "ctypes"]
+    assert texts[0] == texts[1]
+    names = re.findall(r"(\w+)\([^)]*\) \{", texts[0])
+    assert names == sorted(names)
+    assert len(names) >= 2
+    for architecture in nvcc.ARCHITECTURES:
+        assert nvcc.compiled(texts[0], architecture, "cubin").startswith(b"\x7fELF")
 
 
 def branches_on_loaded_bytes(ptx: str) -> list[str]:
