@@ -5,6 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from onnx_cfad.errors import TargetError
+from onnx_cfad.graph.purity import is_pure
+from onnx_cfad.graph.regions import control_flow, subgraphs_of
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.rewriters.decompose_for_tvm import RELAX, RELAY
 from onnx_cfad.rewriters.decompose_operators import DecomposeOperatorsPass, Decomposition
@@ -36,11 +39,24 @@ def legalise_operators(model: ir.Model, target: str) -> ir.Model:
     Args:
         model: A normalised model. The more of its shapes are numbers, the more is known.
         target: ``relay`` or ``relax``.
+
+    Raises:
+        TargetError: A node draws random numbers.
     """
     fold_known(model)
     if DecomposeOperatorsPass(TABLES[target])(model).modified:
         fold_known(model)
+    _refuse_draws(model)
     return model
+
+
+def _refuse_draws(model: ir.Model) -> None:
+    """Refuses random numbers: TVM draws others than ONNX Runtime does, or none, so that no check could hold."""
+    for node in model.graph.all_nodes():
+        if not subgraphs_of(node) and not is_pure(node):
+            path = control_flow(model).path_of(node)
+            remedy = "Run it in ONNX Runtime, or make what is drawn an input."
+            raise TargetError(path, "it draws random numbers, and TVM draws others than ONNX Runtime", remedy)
 
 
 def fold_known(model: ir.Model) -> None:

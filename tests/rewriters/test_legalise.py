@@ -13,12 +13,13 @@ import pytest
 from onnx import numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
+from onnx_cfad.errors import TargetError
 from onnx_cfad.model import load, normalise
 from onnx_cfad.rewriters.decompose_for_tvm import RELAX, RELAY
 from onnx_cfad.rewriters.decompose_operators import known
 from onnx_cfad.rewriters.decompose_reductions import REDUCTIONS
-from onnx_cfad.rewriters.legalise import TABLES, legalise_operators
-from tests.graph.reading import nodes, parsed
+from onnx_cfad.rewriters.legalise import TABLES, legalise, legalise_operators
+from tests.graph.reading import dims, nodes, parsed
 from tests.rewriters.check_pass import run
 
 OPERATORS = (*RELAY, *RELAX, *REDUCTIONS)
@@ -145,3 +146,36 @@ def test_subgraphs_are_decomposed_too() -> None:
     model = legalise_operators(before, "relay")
     assert not nodes(model, "Gelu")
     np.testing.assert_allclose(run(ir.to_proto(model), feeds)[0], expected, rtol=1e-5)
+
+
+def test_random_draw_is_refused() -> None:
+    text = """(float[4] x) => (float[4] y) { [noise] r = RandomNormalLike (x)  y = Add (x, r) }"""
+    with pytest.raises(TargetError, match="main/RandomNormalLike 'noise': it draws random numbers, and TVM draws"):
+        legalise_operators(parsed(text), "relay")
+
+
+UNTIL_THREE = """(float[4] x) => (float[4] y) {
+    y = Loop ( , , x) <body = b (int64 i, bool go, float[4] h) => (bool again, float[4] next) {
+        three = Constant <value_int = 3> ()  again = Less (i, three)  next = Sin (h)
+    }>
+}"""
+WITH_AXES = """(float[4] x, int64[1] n, bool[1] c) => (float[4] y) {
+    y = Loop (n, c, x) <body = b (int64 i, bool go, float[4] h) => (bool again, float[4] next) {
+        again = Identity (go)  next = Sin (h)
+    }>
+}"""
+
+
+@pytest.mark.parametrize("text", [UNTIL_THREE, WITH_AXES])
+def test_loops_say_their_limit_and_condition(text: str) -> None:
+    before = parsed(text)
+    feeds = {"x": np.ones(4, np.float32), "n": np.array([2]), "c": np.array([True])}
+    feeds = {value.name or "": feeds[value.name or ""] for value in before.graph.inputs}
+    model = legalise(before, "relay")
+    (loop,) = nodes(model, "Loop")
+    assert [dims(value) for value in loop.inputs[:2] if value is not None] == [[], []]
+    if len(feeds) == 1:  # a condition of shape [1] is refused by ONNX Runtime, which the Reshape mends
+        np.testing.assert_array_equal(run(ir.to_proto(model), feeds)[0], run(ir.to_proto(before), feeds)[0])
+    else:
+        twice = np.sin(np.sin(feeds["x"]))
+        np.testing.assert_allclose(run(ir.to_proto(model), feeds)[0], twice, rtol=1e-6)

@@ -19,7 +19,7 @@ from onnx_cfad.errors import TargetError
 from onnx_cfad.graph.regions import is_loop, label, loop_site
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.model import normalise
-from onnx_cfad.rewriters.legalise import legalise_operators
+from onnx_cfad.rewriters.legalise import legalise
 from onnx_cfad.runtime import Session
 from onnx_cfad.saving import save
 from onnx_cfad.targets.base import Array, Artifact, Limits, Lowered, Options, Target, Tell
@@ -75,7 +75,7 @@ class Llvm(Target):
             if reason is None:
                 try:
                     tell(f"{title}: the whole model")
-                    legal = legalise_operators(model.clone(), kind)
+                    legal = legalise(model, kind)
                     lowered, results = _whole(legal, folder, feeds, step, _MACHINES[kind])
                     reason = None if options.form == "whole" else _difference(model, feeds, results)
                     if reason is None:
