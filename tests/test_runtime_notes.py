@@ -325,3 +325,60 @@ def test_transpose_beside_a_pad_along_one_axis(optimise: bool) -> None:
     feeds = {"x": np.zeros((2, 3, 4)), "y_grad": ct}
     expected = np.concatenate([np.zeros((2, 1, 4)), ct], 1)
     np.testing.assert_array_equal(run_ort(gradient(text), feeds, optimise=optimise)["x_grad"], expected)
+
+
+@EVERY_PLAN
+@pytest.mark.parametrize("trips", [0, 1, 4])
+def test_loop_body_that_returns_one_list_twice(trips: int, plan: str) -> None:
+    text = """g (double[3] x, int64 n) => (double[3] y, int64 length) {
+        s = SequenceConstruct (x)
+        best, before = Loop (n, , s, s) <
+            body = step (int64 i, bool go, seq(double[3]) a, seq(double[3]) b) =>
+                (bool on, seq(double[3]) more, seq(double[3]) more) {
+                on = Identity (go)
+                last = Constant <value = int64 {-1}> ()
+                p = SequenceAt (a, last)
+                q = SequenceAt (b, last)
+                r = Mul (p, q)
+                t = Sin (r)
+                more = SequenceInsert (b, t)
+            }
+        >
+        minus = Constant <value = int64 {-1}> ()
+        y = SequenceAt (before, minus)
+        length = SequenceLength (before)
+    }"""
+    gradient = cfad.vjp(model(text), **PLANS[plan])
+    seed = np.asarray([1.0, -2.0, 0.5])
+    found = run_ort(gradient.proto(), {"x": X, "n": np.asarray(trips), "y_grad": seed})
+    value, slope = X, np.ones(3)
+    for _ in range(trips):
+        value, slope = np.sin(value * value), np.cos(value * value) * 2 * value * slope
+    assert found["length"] == trips + 1
+    np.testing.assert_allclose(found["y"], value, rtol=1e-12)
+    np.testing.assert_allclose(found["x_grad"], seed * slope, rtol=1e-10)
+
+
+def test_primal_is_the_same_where_nothing_is_fused() -> None:
+    text = """g (float[64, 64] x, float[64, 64] w, int64 n) => (float[64, 64] y) {
+        y = Loop (n, , x) <body = step (int64 i, bool go, float[64, 64] h) => (bool on, float[64, 64] next) {
+            on = Identity (go)
+            root = Constant <value = float {1.4142135}> ()
+            one = Constant <value = float {1.0}> ()
+            half = Constant <value = float {0.5}> ()
+            p = MatMul (h, w)
+            d = Div (p, root)
+            e = Erf (d)
+            a = Add (e, one)
+            m = Mul (p, a)
+            next = Mul (m, half)
+        }>
+    }"""
+    proto = model(text)
+    gradient = cfad.vjp(proto, plan="taped").proto()
+    generator = np.random.default_rng(3)
+    x, w = (generator.standard_normal((64, 64)).astype(np.float32) / 8 for _ in range(2))
+    feeds = {"x": x * 8, "w": w, "n": np.asarray(3)}
+    found = run_ort(proto, feeds, optimise=False)["y"]
+    assert np.array_equal(found, run_ort(gradient, {**feeds, "y_grad": x}, optimise=False)["y"])
+    np.testing.assert_allclose(run_ort(gradient, {**feeds, "y_grad": x})["y"], found, rtol=1e-4, atol=1e-6)
