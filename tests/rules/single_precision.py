@@ -1,4 +1,4 @@
-"""One-node gradients in float32 and float16 in ONNX Runtime, against the same gradient in float64."""
+"""One-node gradients and tangents in float32 and float16 in ONNX Runtime, against the same ones in float64."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def assert_same_gradient(
     check: bool = True,
     **build: Any,
 ) -> None:
-    """Asserts that the gradient of ``node`` in ``dtype`` by ONNX Runtime is that in float64 by ``runner``.
+    """Asserts that gradient and tangents of ``node`` in ``dtype`` by ONNX Runtime are those in float64 by ``runner``.
 
     Args:
         node: Reads ``feeds``.
@@ -47,14 +47,28 @@ def assert_same_gradient(
     model = node_model(node, narrow, outputs=typed, **build)
     if check:
         check_emitted(cfad.vjp(model, wrt=wrt, outputs=seeded).proto())
-    found = _gradients(model, narrow, wrt, seeded, "ort")
-    expected = _gradients(node_model(node, wide, **build), wide, wrt, seeded, runner)
-    for name in wrt:
-        assert found[name].dtype == dtype
-        scale = float(np.abs(expected[name]).max(initial=0.0))
-        error = float(np.abs(found[name].astype(np.float64) - expected[name]).max(initial=0.0))
-        limit = TOLERANCE[dtype] if tolerance is None else tolerance
-        assert error <= limit * max(scale, 1e-3), f"{name}: {found[name]} against {expected[name]}"
+        check_emitted(cfad.jvp(model, wrt=wrt, outputs=seeded).proto())
+    wide_model = node_model(node, wide, **build)
+    for derived in (_gradients, _tangents):
+        found = derived(model, narrow, wrt, seeded, "ort")
+        expected = derived(wide_model, wide, wrt, seeded, runner)
+        for name, value in found.items():
+            assert value.dtype == dtype
+            scale = float(np.abs(expected[name]).max(initial=0.0))
+            error = float(np.abs(value.astype(np.float64) - expected[name]).max(initial=0.0))
+            limit = TOLERANCE[dtype] if tolerance is None else tolerance
+            assert error <= limit * max(scale, 1e-3), f"{name}: {value} against {expected[name]}"
+
+
+def _tangents(
+    model: onnx.ModelProto, feeds: Mapping[str, Array], wrt: Sequence[str], seeded: Sequence[str] | None, runner: str
+) -> dict[str, Array]:
+    derived = cfad.jvp(model, wrt=wrt, outputs=seeded)
+    rng = np.random.default_rng(8)
+    along = {derived.report.tangents[n]: rng.standard_normal(feeds[n].shape) for n in wrt}
+    typed = {n: np.asarray(a).astype(feeds[wrt[0]].dtype) for n, a in along.items()}
+    results = RUNNERS[runner](derived.proto(), {**feeds, **typed})
+    return {name: results[name] for name in derived.report.pushed.values()}
 
 
 def _gradients(
