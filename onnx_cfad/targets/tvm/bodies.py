@@ -51,6 +51,7 @@ class Body:
         self._place, self._compiler, self._options = place, compiler, options
         self._guarded = frozenset(guarded)
         self._functions: dict[Signature, Function] = {}
+        self._by_key: dict[tuple[tuple[int, tuple[int, ...]], ...], Function] = {}
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs for inputs in the order of the model's.
@@ -59,11 +60,17 @@ class Body:
             Refused: The compiler cannot take the body, or it meets too many shapes.
         """
         self.counts.calls += 1
-        signature = signature_of(arrays, self._guarded)
+        key = tuple([(array.dtype.num, array.shape) for array in arrays])
+        function = None if self._guarded else self._by_key.get(key)  # a signature takes longer than a small body
+        if function is None:
+            function = self._by_key[key] = self._by_signature(signature_of(arrays, self._guarded))
+        return function(arrays)
+
+    def _by_signature(self, signature: Signature) -> Function:
         function = self._functions.get(signature)
         if function is None:
             function = self._functions[signature] = self._function(signature)
-        return function(arrays)
+        return function
 
     def _function(self, signature: Signature) -> Function:
         if len(self._functions) == MOST_SHAPES:

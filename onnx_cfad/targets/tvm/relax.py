@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
 from onnx_cfad.targets.tvm.commands import Refused
@@ -75,11 +76,22 @@ class _Function:
         self._device = tvm.cpu()
         machine = tvm.relax.VirtualMachine(tvm.runtime.load_module(str(library)), self._device)
         self._main = machine["main"]
-        self._tensor = tvm.runtime.tensor
+        self._inputs: dict[tuple[tuple[int, ...], ...], list[Any]] = {}
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        result = self._main(*(self._tensor(value, self._device) for value in arrays))
-        return [value.numpy() for value in ([result] if hasattr(result, "numpy") else result)]
+        inputs = self._buffers(arrays)
+        for buffer, array in zip(inputs, arrays, strict=True):
+            np.from_dlpack(buffer)[...] = array
+        result = self._main(*inputs)
+        # A copy: a result may lie in an input's buffer, which the next call writes to.
+        return [value.numpy().copy() for value in ([result] if hasattr(result, "numpy") else result)]
+
+    def _buffers(self, arrays: Sequence[Array]) -> list[Any]:
+        """A tensor for each input, made when its shape is met first."""
+        key = tuple([array.shape for array in arrays])
+        if key not in self._inputs:
+            self._inputs[key] = [_tvm().runtime.tensor(array, self._device) for array in arrays]
+        return self._inputs[key]
 
 
 def _fix_shapes(proto: onnx.ModelProto, shapes: Mapping[str, Shape]) -> None:

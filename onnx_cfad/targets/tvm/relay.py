@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import importlib.metadata
@@ -97,23 +98,36 @@ class Relay:
 
 
 class _Graph:
-    """A graph of kernels, whose buffers are made once."""
+    """A graph of kernels, whose buffers are made once: TVM's own calls that copy take longer than small kernels."""
 
     def __init__(self, module: Any) -> None:
         tvm = _tvm()
         self._module = importlib.import_module("tvm.contrib.graph_executor").GraphModule(module["default"](tvm.cpu()))
-        self._slots: list[Any] = []
-        self._outputs = self._module.get_num_outputs()
+        self._run = self._module.module["run"]
+        self._inputs: list[Array | None] | None = None
+        self._outputs: list[Array] = []
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        if not self._slots:
+        if self._inputs is None:
             places = [self._module.get_input_index(f"i{k}") for k in range(len(arrays))]
-            self._slots = [None if place < 0 else self._module.get_input(place) for place in places]
-        for slot, array in zip(self._slots, arrays, strict=True):
-            if slot is not None:
-                slot.copyfrom(array)
-        self._module.run()
-        return [self._module.get_output(k).numpy() for k in range(self._outputs)]
+            self._inputs = [None if place < 0 else _view(self._module.get_input(place)) for place in places]
+        for view, array in zip(self._inputs, arrays, strict=True):
+            if view is not None:
+                view[...] = array
+        self._run()
+        if not self._outputs:
+            self._outputs = [_view(self._module.get_output(k)) for k in range(self._module.get_num_outputs())]
+        return [view.copy() for view in self._outputs]
+
+
+def _view(buffer: Any) -> Array:
+    """The memory of a TVM array as a NumPy array, for as long as the former is there."""
+    tensor, type_ = buffer.handle.contents, np.dtype(buffer.dtype)
+    size = int(np.prod(buffer.shape, dtype=np.int64)) * type_.itemsize
+    if not size:
+        return np.empty(buffer.shape, type_)
+    memory: Any = (ctypes.c_byte * size).from_address(tensor.data + tensor.byte_offset)
+    return np.frombuffer(memory, type_).reshape(buffer.shape)
 
 
 class _Program:
