@@ -423,7 +423,7 @@ def run(
         Path, typer.Option("--output", "-o", metavar="Y.npz", help="Where the outputs go.", show_default=False)
     ],
     target: Annotated[
-        str | None, typer.Option("--target", metavar="ort|llvm", help="Where a model runs; default: ONNX Runtime.")
+        str | None, typer.Option("--target", metavar="ort|llvm|cuda", help="Where a model runs; default: ONNX Runtime.")
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,

@@ -102,7 +102,9 @@ def compile_for_target(
     context: typer.Context,  # noqa: ARG001
     *,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The .onnx file.", show_default=False)],
-    target: Annotated[str, typer.Option("--target", metavar="llvm", help="What to compile for.", show_default=False)],
+    target: Annotated[
+        str, typer.Option("--target", metavar="llvm|cuda", help="What to compile for.", show_default=False)
+    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.", show_default=False)
     ],

@@ -192,13 +192,19 @@ def test_artifact_that_was_changed_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.relay
-def test_artifact_for_another_processor_is_refused(tmp_path: Path) -> None:
+def test_artifact_for_another_processor_or_release_is_refused(tmp_path: Path) -> None:
     compile_model(model(), "llvm", tmp_path / "out", options=Options("relay"))
     path = tmp_path / "out" / "manifest.json"
-    manifest = json.loads(path.read_text())
+    written = path.read_text()
+    manifest = json.loads(written)
     manifest["stamp"]["processor"] = "btver1"
     path.write_text(json.dumps(manifest))
     with pytest.raises(TargetError, match="compiled for the processor btver1, and this is"):
+        open_artifact(tmp_path / "out")
+    manifest = json.loads(written)
+    manifest["stamp"]["versions"]["tvm"] = "0.19.1"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(TargetError, match=r"compiled by TVM 0\.19\.1, and this is 0\.19\.0"):
         open_artifact(tmp_path / "out")
 
 

@@ -93,8 +93,12 @@ class Llvm(Target):
         """The artifact in ``folder``; see ``Target``."""
         kind = str(manifest.stamp["build"])
         worker = _worker(kind, options)
-        here = worker.call("versions")[0]["processor"]
-        wanted = manifest.stamp["processor"]
+        versions = worker.call("versions")[0]
+        here, wanted = versions["processor"], manifest.stamp["processor"]
+        release = manifest.stamp["versions"]["tvm"]
+        if versions["tvm"] != release:
+            text = f"it was compiled by TVM {release}, and this is {versions['tvm']}"
+            raise TargetError(str(folder), text, "Compile the model again.")
         if wanted != here and manifest.stamp["native"]:
             text = f"it was compiled for the processor {wanted}, and this is {here}"
             raise TargetError(str(folder), text, "Compile the model again, or with --processor x86-64-v2.")
