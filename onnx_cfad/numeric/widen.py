@@ -88,6 +88,9 @@ def _widen_attributes(node: ir.Node, opset: int) -> None:
             node.attributes[name] = ir.AttrTensor(name, _widened(attribute.as_tensor()))
         elif name == _TYPE_ATTRIBUTES.get(node.op_type) and attribute.as_int() in _NARROW:
             node.attributes[name] = ir.AttrInt64(name, _DOUBLE)
+        elif attribute.type == ir.AttributeType.TYPE_PROTO:
+            kind = attribute.value
+            node.attributes[name] = ir.AttrTypeProto(name, ir.TypeAndShape(_widened_type(kind.type), kind.shape))
     _write_out_defaults(node, opset)
 
 

@@ -145,3 +145,23 @@ def test_a_function_that_computes_in_a_type_of_its_own_computes_in_float64() -> 
     moved = {**feeds, "x": x + step * np.eye(12)[5].reshape(x.shape)}
     slope = (run_in_onnxruntime(wide, moved)["y"] - run_in_onnxruntime(wide, feeds)["y"]) / step
     assert abs(slope).max() == pytest.approx(0.0886970, rel=1e-4)
+
+
+def test_type_of_an_empty_optional_is_widened() -> None:
+    model = parsed("""g (float[2] x, bool p) => (float[2] y) {
+        o = If (p) <
+            then_branch = some () => (optional(float[2]) a) { a = Optional (x) },
+            else_branch = none () => (optional(float[2]) b) { b = Optional <type: type_proto = float[2]> () }
+        >
+        full = OptionalHasElement (o)
+        y = If (full) <
+            then_branch = read () => (float[2] c) { c = OptionalGetElement (o) },
+            else_branch = other () => (float[2] d) { d = Sin (x) }
+        >
+    }""")
+    wide, exact = widened(model)
+    assert exact
+    x = np.asarray([0.25, 1.5])
+    for taken, expected in ((True, x), (False, np.sin(x))):
+        found = run_in_onnxruntime(wide, {"x": x, "p": np.asarray(taken)})
+        np.testing.assert_allclose(found["y"], expected, rtol=1e-12)
