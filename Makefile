@@ -20,7 +20,7 @@ DEMO_MODEL := models/gnmt_v2.onnx
 DEMO_GRADIENT := build/demo/gnmt_v2.grad.onnx
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-targets targets conformance lint format torch requirements clean
+.PHONY: help demo test test-quick test-targets targets targets-table conformance lint format torch requirements clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -43,6 +43,10 @@ targets: $(RUN_STAMP)  ## install both builds of TVM, as a user would, for `onnx
 
 test-targets: $(DEV_STAMP) targets  ## run the tests that need TVM
 	$(BIN)/python -m pytest -n $(JOBS) -m "relay or relax"
+
+targets-table: $(DEV_STAMP) targets  ## compile the corpus with both builds of TVM and write docs/targets-table.md (an hour)
+	@mkdir -p build
+	$(BIN)/python -m tests.targets build/targets.jsonl --form host --page docs/targets-table.md
 
 conformance: $(DEV_STAMP)  ## judge every model of onnx's own test suite and write docs/conformance.md (some minutes)
 	$(BIN)/python -m tests.conformance

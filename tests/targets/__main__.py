@@ -27,6 +27,23 @@ def cases(form: str) -> Iterator[tuple[str, Callable[[], Case | None]]]:
         yield f"{group}/{name}", lambda group=group, name=name: exported_case(group, name, form)
 
 
+HEAD = """# What TVM makes of the corpus
+
+Made by `make targets-table`; do not edit.
+
+The models of the test corpus and the exported models (`own`, `reference`), differentiated, their loops run backwards as
+told, in float32, compiled for LLVM and run on the inputs of the tests. The outputs are compared with those of ONNX
+Runtime: the largest error of an output relative to its largest element may be 1e-5 (16-bit outputs: 1e-2). *whole*: one
+program of the build's own machine; *host*: compiled bodies that a host program drives; *refused*: an error that says
+why; *differs*: an output is over the tolerance, so `onnx-cfad compile` refuses it too.
+
+A form that a model's plan refuses has no row. What is left out was not run. Where the exact value is zero, such as the
+residual of a fixed point (`fixed_point_of_two_carries`) or the gradient by a bias in front of a softmax
+(`alphafold_recycling`), what differs is rounding.
+
+"""
+
+
 def main() -> None:
     """Judges what is not judged yet, and prints the table of all."""
     parser = argparse.ArgumentParser()
@@ -35,6 +52,7 @@ def main() -> None:
     parser.add_argument("--plan", choices=FORMS, action="append")
     parser.add_argument("--form", choices=("auto", "whole", "host"), default="auto")
     parser.add_argument("--name", action="append", help="a part of the names of models to judge")
+    parser.add_argument("--page", type=Path, help="where the table goes, as a page")
     given = parser.parse_args()
     done = {(v.model, v.form, v.build) for v in read(given.results)}
     for build, plan in itertools.product(given.build or BUILDS, given.plan or FORMS):
@@ -43,7 +61,11 @@ def main() -> None:
             case = make() if chosen and (name, plan, build) not in done else None
             if case is not None:
                 write(judge(case.model, case.feeds, name, plan, build, how=given.form), given.results)
-    sys.stdout.write(table(read(given.results)))
+    text = table(read(given.results))
+    if given.page is None:
+        sys.stdout.write(text)
+    else:
+        given.page.write_text(HEAD + text, encoding="utf-8")
 
 
 if __name__ == "__main__":
