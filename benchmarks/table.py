@@ -36,8 +36,9 @@ def _row(line: Line) -> tuple[str, ...]:
     if "total_cpu_s" in line:
         return (line["case"], line["system"], "", "", "", f"{line['total_cpu_s']:.4g}")
     ready = line.get("transform_cpu_s", 0.0) + line.get("create_cpu_s", 0.0)
-    figures = (line.get("ratio", 1.0), line["cpu_s"], line["beyond_mib"])
-    return (line["case"], line["system"], *(f"{figure:.3g}" for figure in figures), f"{ready:.2g}" if ready else "")
+    ratio = line.get("ratio", 1.0 if line["system"] == "forward" else None)
+    figures = ("" if ratio is None else f"{ratio:.3g}", f"{line['cpu_s']:.3g}", f"{line['beyond_mib']:.3g}")
+    return (line["case"], line["system"], *figures, f"{ready:.2g}" if ready else "")
 
 
 def _claim(line: Line) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from onnx_cfad.model import load
 from onnx_cfad.targets.tvm.environments import interpreter
 from onnx_cfad.targets.tvm.whole_loop import with_shapes
 
-PARTS = ("loops", "branches", "memory")
+PARTS = ("recurrent", "exported", "branches", "memory")
 
 
 def main() -> None:
@@ -33,20 +33,25 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=PARTS, help=f"of {', '.join(PARTS)}")
     chosen = parser.parse_args().parts
     bench = Bench("w8_targets")
-    parts: dict[str, Callable[[Bench], None]] = {"loops": _loops, "branches": _branches, "memory": _memory}
-    for name in chosen:
-        parts[name](bench)
+    parts: tuple[Callable[[Bench], None], ...] = (_recurrent, _exported, _branches, _memory)
+    for name, part in zip(PARTS, parts, strict=True):
+        if name in chosen:
+            part(bench)
     bench.finish()
 
 
-def _loops(bench: Bench) -> None:
-    """Gradients of loops as one function."""
+def _recurrent(bench: Bench) -> None:
+    """Gradients of recurrent networks as one function."""
     for width, steps, bar in ((8, 100_000, 4.0), (64, 10_000, None)):
         case = recurrent.case("scan", steps, width=width, inputs=4 if width == 8 else 16)
         for plan in ("taped", "checkpointed"):
             ratio = _compare(bench, case, plan, rounds=2)
             if bar is not None and ratio is not None:
                 bench.claim(f"{case.name}, {plan}: times faster than ONNX Runtime", ratio, at_least=bar)
+
+
+def _exported(bench: Bench) -> None:
+    """Gradients of exported models as one function."""
     for name in ("heat", "neural_ode"):
         _compare(bench, heat_and_ode.case_of(name), "default", rounds=2)
 
@@ -77,7 +82,8 @@ def _in_tvm(kind: str, case: Case, name: str, model: Path) -> System:
         [*command, json.dumps({"at_most": 1, "seconds": 0})], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        return System(name, absent="refused: " + done.stderr.strip().splitlines()[-1][:200])
+        said = [line for line in done.stderr.splitlines() if "Refused: " in line] or done.stderr.strip().splitlines()
+        return System(name, absent="refused: " + said[-1].partition("Refused: ")[2][:200])
     return System(name, ("measured_tvm.py", kind, str(path)), python=str(python))
 
 

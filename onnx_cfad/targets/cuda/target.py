@@ -73,6 +73,7 @@ class Cuda(Target):
             "versions": {key: versions[key] for key in sorted(versions) if key not in ("peak_bytes", "processor")},
             "nvcc": nvcc.version(compiler) if compiler else "absent",
             "architectures": list(nvcc.ARCHITECTURES),
+            "processor": ", ".join(nvcc.ARCHITECTURES),
         }
 
     def lower(self, model: ir.Model, folder: Path, feeds: Mapping[str, Array], options: Options, tell: Tell) -> Lowered:

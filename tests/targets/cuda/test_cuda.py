@@ -13,7 +13,9 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from typer.testing import CliRunner
 
+from onnx_cfad.cli import app
 from onnx_cfad.errors import TargetError
 from onnx_cfad.model import load
 from onnx_cfad.targets.base import Options
@@ -221,6 +223,19 @@ def test_source_that_nvcc_refuses_is_one_line() -> None:
     with pytest.raises(TargetError, match="nvcc: .*error: ") as caught:
         nvcc.compiled("__global__ void k() { nothing; }", "sm_80", "cubin")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.relax
+def test_command_compiles_and_says_that_nothing_was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvcc, "find", lambda: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    onnx.save(onnx.parser.parse_model(BRANCH), tmp_path / "branch.onnx")
+    model, artifact = str(tmp_path / "branch.onnx"), str(tmp_path / "branch.cuda")
+    done = CliRunner().invoke(app, ["compile", model, "--target", "cuda", "-o", artifact])
+    assert done.exit_code == 0, done.output
+    assert "for sm_80, sm_90" in done.output
+    if Cuda().why_not_run() is not None:
+        assert "compiled, not run" in done.output
 
 
 def test_without_a_gpu_a_run_says_so(tmp_path: Path) -> None:
