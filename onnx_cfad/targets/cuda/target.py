@@ -29,7 +29,7 @@ from onnx_cfad.saving import save
 from onnx_cfad.targets.base import Array, Artifact, Limits, Lowered, Options, Target, Tell
 from onnx_cfad.targets.cuda import nvcc
 from onnx_cfad.targets.cuda.device import cupy, file_for
-from onnx_cfad.targets.cuda.instructions import decisions
+from onnx_cfad.targets.cuda.instructions import decisions, decisions_in_machine_code
 from onnx_cfad.targets.cuda.kernel_body import KernelBody
 from onnx_cfad.targets.cuda.lowering import lower_bodies
 from onnx_cfad.targets.folders import cache_folder
@@ -204,8 +204,9 @@ def _compiled(source: str, folder: Path, tell: Tell, notes: list[str]) -> dict[s
         for form in ("ptx", "cubin"):
             made = nvcc.compiled(source, architecture, form, compiler)
             (folder / f"kernels.{architecture}.{form}").write_bytes(made)
-            if form == "ptx":
-                counts[architecture] = {k: dataclasses.asdict(v) for k, v in decisions(made.decode()).items()}
+            found = decisions(made.decode()) if form == "ptx" else decisions_in_machine_code(made)
+            if found is not None:
+                counts[f"{architecture} {form}"] = {name: dataclasses.asdict(count) for name, count in found.items()}
     return counts
 
 

@@ -21,7 +21,7 @@ from onnx_cfad.model import load
 from onnx_cfad.targets.base import Options
 from onnx_cfad.targets.cuda import nvcc
 from onnx_cfad.targets.cuda.device import file_for
-from onnx_cfad.targets.cuda.instructions import Decisions, decisions
+from onnx_cfad.targets.cuda.instructions import Decisions, decisions, decisions_in_machine_code
 from onnx_cfad.targets.cuda.target import Cuda, KernelProgram
 from onnx_cfad.targets.manifest import InputEntry, Manifest
 from onnx_cfad.targets.tvm.environments import interpreter
@@ -127,7 +127,7 @@ def test_a_predicated_branch_is_a_select(tmp_path: Path) -> None:
         counts = decisions(ptx)
         assert sum(c.selects for c in counts.values()) >= 1
         assert not branches_on_loaded_bytes(ptx)
-        assert program.manifest.program["decisions"][architecture]
+        assert program.manifest.program["decisions"][f"{architecture} ptx"]
 
 
 @with_nvcc
@@ -202,6 +202,24 @@ def test_decisions_are_counted_for_each_kernel() -> None:
 }
 """
     assert decisions(ptx) == {"first": Decisions(1, 1, 1), "second": Decisions(branches=1)}
+
+
+SELECT = """
+extern "C" __global__ void chosen(float* y, float* x, bool* p) {
+  float a = x[threadIdx.x] * 2, b = x[threadIdx.x] + 1;
+  y[threadIdx.x] = p[0] ? a : b;
+}
+"""
+
+
+@with_nvcc
+@pytest.mark.skipif(shutil.which("cuobjdump") is None, reason="cuobjdump is not installed")
+def test_a_select_is_no_branch_in_machine_code() -> None:
+    for architecture in nvcc.ARCHITECTURES:
+        counts = decisions_in_machine_code(nvcc.compiled(SELECT, architecture, "cubin"))
+        assert counts is not None
+        assert counts["chosen"].branches == 0
+        assert counts["chosen"].comparisons >= 1
 
 
 def test_a_device_gets_the_file_that_it_can_run() -> None:
