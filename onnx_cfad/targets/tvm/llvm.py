@@ -18,6 +18,7 @@ import onnx_ir as ir
 from onnx_cfad.errors import TargetError
 from onnx_cfad.graph.regions import is_loop, label, loop_site
 from onnx_cfad.graph.trips import trip_count
+from onnx_cfad.graph.types import infer_types
 from onnx_cfad.model import normalise
 from onnx_cfad.rewriters.legalise import legalise
 from onnx_cfad.runtime import Session
@@ -68,7 +69,10 @@ class Llvm(Target):
         stamp = self.stamp(options)
         kind, title = stamp["build"], BUILDS[stamp["build"]].title
         step = _Step(_worker(kind, options), {"processor": stamp["processor"]}, options.limits)
-        model = with_shapes(_with_inputs_of(model, feeds))
+        model = _with_inputs_of(model, feeds)
+        if kind == "relax":
+            model = with_shapes(model)
+        infer_types(model)
         notes: list[str] = []
         if options.form in _WHOLE:
             reason = _why_not_whole(model, kind) if options.form == "auto" else None

@@ -249,7 +249,6 @@ REASONS = {
     ("loops", "loop_dynamic_stop"): "computes the condition that ends it",
     ("loops", "loop_no_limit"): "has no trip limit",
     ("loops", "loop_zero_trips_by_condition"): "computes its initial condition",
-    ("draws", "random_draw_in_body"): "draws random numbers",
     ("sequences", "sequence_carried"): "is no tensor",
     ("shapes", "growing_carry_static"): "may change its shape",
     ("branch_nests", "if_in_loop_shapes_differ"): "depends on a branch",
@@ -261,6 +260,11 @@ def test_what_a_loop_decides_while_it_runs_stays_with_the_host(group: str, name:
     model = with_shapes(load(CORPUS[group][name]("float").model))
     reasons = [why_not_whole(node) for node in model.graph if is_loop(node)]
     assert any(REASONS[group, name] in (reason or "") for reason in reasons), reasons
+
+
+def test_random_draws_are_refused() -> None:
+    with pytest.raises(TargetError, match="draws random numbers"):
+        with_shapes(load(CORPUS["draws"]["random_draw_in_body"]("float").model))
 
 
 def test_a_branch_stays_with_the_host() -> None:
