@@ -23,19 +23,32 @@ from onnx_cfad.differentiate import differentiate
 from onnx_cfad.model import load
 from onnx_cfad.options import Options
 
+_REPEATED = 3  # times that a transformation is measured
+_SHORT = 1.0  # seconds: what takes longer is measured once
+_PATIENCE = 300  # seconds that a peer may take to transform a model
+
 
 def ours(case: Case, name: str, **options: Any) -> System:
-    """The gradient by this package."""
-    started, started_cpu = time.perf_counter(), time.process_time()
-    gradient = differentiate(load(case.model), Options(wrt=case.wrt, loss="loss", **options))
-    model = gradient.proto()
-    took = {"transform_s": time.perf_counter() - started, "transform_cpu_s": time.process_time() - started_cpu}
+    """The gradient by this package; a short transformation is repeated, and the least time counts."""
+    took: dict[str, float] = {}
+    while True:
+        started, started_cpu = time.perf_counter(), time.process_time()
+        gradient = differentiate(load(case.model), Options(wrt=case.wrt, loss="loss", **options))
+        model = gradient.proto()
+        once = {"transform_s": time.perf_counter() - started, "transform_cpu_s": time.process_time() - started_cpu}
+        took = {**_least(took, once), "transforms": took.get("transforms", 0) + 1}
+        if took["transforms"] == _REPEATED or took["transform_s"] > _SHORT:
+            break
     adjoints = {path: str(decision.adjoint) for path, decision in gradient.plan.decisions.items()}
     return onnx_system(case, name, model, {**took, "plan": adjoints})
 
 
+def _least(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    return {key: min(value, one.get(key, value)) for key, value in other.items()}
+
+
 def onnx_ad(case: Case) -> System:
-    """The gradient by onnx-ad."""
+    """The gradient by onnx-ad, measured as ours: a short transformation is repeated, each in a fresh process."""
     name = "onnx-ad"
     python = python_with("onnx_ad")
     if python is None:
@@ -43,10 +56,17 @@ def onnx_ad(case: Case) -> System:
     primal, result = case.folder / "primal.onnx", case.folder / "transformed.onnx"
     onnx.save(case.model, primal)
     command = [python, str(HERE / "transform_with_onnx_ad.py"), str(primal), str(result), *case.wrt]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return System(name, absent="refused: " + done.stderr.strip().splitlines()[-1])
-    return onnx_system(case, name, onnx.load(result), json.loads(done.stdout.splitlines()[-1]))
+    took: dict[str, float] = {}
+    while True:
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            return System(name, absent=f"not ready within {_PATIENCE} s")
+        if done.returncode:
+            return System(name, absent="refused: " + done.stderr.strip().splitlines()[-1])
+        took = {**_least(took, json.loads(done.stdout.splitlines()[-1])), "transforms": took.get("transforms", 0) + 1}
+        if took["transforms"] == _REPEATED or took["transform_s"] > _SHORT:
+            return onnx_system(case, name, onnx.load(result), took)
 
 
 def eager(workload: str) -> System:

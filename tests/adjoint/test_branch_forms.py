@@ -61,6 +61,32 @@ def test_forms_agree_on_the_corpus(maker: Maker) -> None:
             np.testing.assert_allclose(other[name], value, rtol=1e-12, atol=1e-13, err_msg=name)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("maker", with_if())
+def test_forms_agree_in_second_order_and_with_forward_mode(maker: Maker) -> None:
+    """<x_grad, t> is <y_grad, J t>, and the tangents of x_grad are the same in every form."""
+    example = maker()
+    wrt, reasons = list(example.wrt), branches_of(example.model)
+    generator = np.random.default_rng(0)
+    tangents = {f"{name}_tangent": generator.standard_normal(np.shape(example.feeds[name])) for name in wrt}
+    feeds = {**example.feeds, **seeds(example)}
+    pushed = cfad.jvp(example.model, wrt=wrt, outputs=example.outputs)
+    forward = run(pushed.proto(), {**example.feeds, **tangents}, "ORT_ENABLE_ALL")
+    along = sum(np.sum(feeds[f"{y}_grad"] * forward[t]) for y, t in pushed.report.pushed.items())
+    found: list[dict[str, Any]] = []
+    for form in ("routed(residuals=saved)", "routed(residuals=recomputed)", "masked"):
+        sites = [f"{path}={form}" for path, reason in reasons.items() if form != "masked" or reason is None]
+        first = cfad.vjp(example.model, wrt=wrt, outputs=example.outputs, sites=sites)
+        second = cfad.jvp(first.model, wrt=wrt, outputs=list(first.report.gradients.values()))
+        result = run(second.proto(), {**feeds, **tangents}, "ORT_ENABLE_ALL")
+        back = sum(np.sum(result[g] * tangents[f"{x}_tangent"]) for x, g in first.report.gradients.items())
+        np.testing.assert_allclose(back, along, rtol=1e-9, atol=1e-11)
+        found.append({name: result[name] for name in second.report.pushed.values()})
+    for other in found[1:]:
+        for name, value in found[0].items():
+            np.testing.assert_allclose(other[name], value, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
 DEPTH = 8
 
 

@@ -68,7 +68,7 @@ def test_a_branch_whose_residuals_are_few_beside_what_enters_it_is_saved() -> No
 def test_a_branch_of_many_nodes_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "recomputed" in str(decision(2_000, CHEAP).adjoint)
     rules = dataclasses.replace(choose.BRANCHES["ort"], nodes=7)
-    monkeypatch.setitem(choose.BRANCHES, "ort", rules)  # type: ignore[arg-type]
+    monkeypatch.setitem(choose.BRANCHES, "ort", rules)
     assert str(decision(2_000, CHEAP).adjoint) == "Routed(residuals='saved')"
 
 
