@@ -10,6 +10,7 @@ import pytest
 from onnx import helper
 
 import onnx_cfad as cfad
+from onnx_cfad.rules import tap_products
 from tests.oracle import FLOAT, assert_vjp, node_model, run_ort, run_reference
 from tests.rules.forms import Case, case, check, each_form
 
@@ -113,8 +114,23 @@ def test_static_shapes_need_one_node_a_cotangent() -> None:
     assert set(kinds) <= {"Conv", "ConvTranspose", "Transpose", "Identity"}
 
 
-def test_products_of_taps_need_ten_nodes() -> None:
+@each_form([case for case in (*CONV, *TRANSPOSED) if "taps" in case.name])
+def test_products_tap_by_tap(case: Case, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The form for signals of which many shifted copies would be too large."""
+    monkeypatch.setattr(tap_products, "_FEW_BYTES", 0)
+    check(case, form)
+
+
+def test_small_products_of_taps_are_one_product() -> None:
     feeds = {"x": normal(2, 16, 9, 9), "w": normal(16, 16, 3, 3)}
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
+    graph = cfad.vjp(node_model(node, feeds), wrt=["w"]).proto().graph
+    outside = [n.op_type for n in graph.node if n.op_type != "Conv"]
+    assert sorted(outside) == ["Gather", "MatMul", "Pad", *["Reshape"] * 4, *["Transpose"] * 3]
+
+
+def test_large_products_of_taps_need_ten_nodes() -> None:
+    feeds = {"x": normal(2, 16, 32, 32), "w": normal(16, 16, 3, 3)}
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
     graph = cfad.vjp(node_model(node, feeds), wrt=["w"]).proto().graph
     outside = [n.op_type for n in graph.node if n.op_type != "Conv"]
