@@ -101,7 +101,7 @@ def _places(windows: Sequence[Window]) -> np.ndarray[Any, Any]:
     taps = np.indices([_known(w.kernel) for w in windows]).reshape(len(windows), -1, 1)
     places = np.indices([_known(w.count) for w in windows]).reshape(len(windows), 1, -1)
     read = [taps[k] * w.dilation + places[k] * w.stride for k, w in enumerate(windows)]
-    return np.ravel_multi_index(read, lengths)
+    return np.asarray(np.ravel_multi_index(read, lengths))
 
 
 def _known(size: Size) -> int:
