@@ -174,6 +174,11 @@ def _recorded_names(gradient: ir.Model) -> InterfaceNames:
     return InterfaceNames(_recorded(gradient, _SEEDS), _recorded(gradient, _GRADIENTS))
 
 
+def recorded_seeds(gradient: ir.Model) -> dict[str, str]:
+    """The seed of each differentiated output, as a gradient model says; empty where it does not."""
+    return _recorded(gradient, _SEEDS)
+
+
 def order_of(model: ir.Model) -> int:
     """How many times ``model`` says that it was differentiated; 0 where it does not say."""
     text = model.metadata_props.get("onnx_cfad.order", "0")

@@ -9,8 +9,8 @@ import numpy as np
 from onnx_cfad.api import Names, Wrt, vjp
 from onnx_cfad.differentiate import Gradient
 from onnx_cfad.errors import ValidationError
-from onnx_cfad.model import Source
-from onnx_cfad.numeric.made_up import make_up_feeds
+from onnx_cfad.model import Source, load
+from onnx_cfad.numeric.made_up_seeds import make_up_inputs
 from onnx_cfad.numeric.rows import primal_row
 from onnx_cfad.ports import Feeds, listed
 from onnx_cfad.runtime import Session
@@ -72,7 +72,7 @@ def check_grads(
     """
     validations: list[Validation] = []
     source: Source = model
-    given = dict(feeds) if feeds is not None else _made_up(Session(model, threads=1), settings.get("seed", 0))
+    given = dict(feeds) if feeds is not None else _made_up(model, Session(model, threads=1), settings.get("seed", 0))
     for _ in range(order):
         gradient = vjp(source, wrt=wrt, outputs=outputs)
         validation = validate(source, gradient, given, **settings)
@@ -104,7 +104,7 @@ def assert_same_model(
         raise ValidationError(
             "models", f"one has the outputs {listed(first.outputs)}, the other {listed(second.outputs)}"
         )
-    given = feeds if feeds is not None else _made_up(first, seed)
+    given = feeds if feeds is not None else _made_up(one, first, seed)
     expected, found = first.run(given), second.run(given)
     for name, value in expected.items():
         row = primal_row(name, found[name], value)
@@ -113,8 +113,8 @@ def assert_same_model(
             raise ValidationError(f"output '{name}'", what)
 
 
-def _made_up(session: Session, seed: int) -> dict[str, Any]:
-    return dict(make_up_feeds(session.inputs, session.run, seed))
+def _made_up(model: Source, session: Session, seed: int) -> dict[str, Any]:
+    return dict(make_up_inputs(load(model), session.run, seed))
 
 
 def _seeds(gradient: Gradient, outputs: dict[str, Any], seed: int) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.interface import Interface, read_interface, read_tangents
 from onnx_cfad.model import Source, fingerprint, load
 from onnx_cfad.numeric.evaluators import choose_evaluator
-from onnx_cfad.numeric.made_up import make_up_feeds, moved
+from onnx_cfad.numeric.made_up import moved
+from onnx_cfad.numeric.made_up_seeds import make_up_inputs
 from onnx_cfad.numeric.many_seeds import ManySeeds, as_single
 from onnx_cfad.numeric.rows import Checker, Extent, Point, primal_row, unchecked_row
 from onnx_cfad.numeric.weights_as_inputs import opened
@@ -164,7 +165,7 @@ def _subject(
     extended = single(gradient if isinstance(gradient, (str, os.PathLike)) else derived)
     seeds = {name: given.pop(seed, None) for name, seed in interface.names.seeds.items()}
     if not given and any(port.required for port in original.inputs):
-        given = make_up_feeds(original.inputs, original.run, seed)
+        given = make_up_inputs(primal, original.run, seed)
     outputs = original.run(given)
     cotangents = {
         name: np.asarray(seeds.get(name) if seeds.get(name) is not None else _cotangent(outputs[name], interface, rng))

@@ -15,7 +15,8 @@ from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.interface import recorded_holders, recorded_options
 from onnx_cfad.names import InterfaceNames
 from onnx_cfad.numeric.evaluators import choose_evaluator
-from onnx_cfad.numeric.made_up import make_up_feeds, moved
+from onnx_cfad.numeric.made_up import moved
+from onnx_cfad.numeric.made_up_seeds import make_up_inputs
 from onnx_cfad.numeric.many_seeds import ManySeeds, as_single
 from onnx_cfad.numeric.rows import Extent, Point, primal_row, unchecked_row
 from onnx_cfad.numeric.tangents import Pushed, TangentChecker
@@ -98,7 +99,7 @@ def validate_tangents(
     parts = names.tangents.values(), names.pushed.values()
     session = as_single(Session(derived, threads=1), derived, *parts, given)
     if not given and any(port.required for port in original.inputs):
-        given = dict(make_up_feeds(original.inputs, original.run, seed))
+        given = dict(make_up_inputs(primal, original.run, seed))
     outputs = original.run(given)
     loss = loss or str(recorded_options(derived).get("loss"))
     reference = _gradient_of(primal, names, loss) if names.gradients else primal

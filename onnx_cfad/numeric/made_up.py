@@ -107,6 +107,11 @@ def _array(type_: str, shape: tuple[int, ...], manner: _Manner, rng: np.random.G
     return np.asarray(values).astype(_dtype(type_))
 
 
+def make_up_array(type_: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Normally distributed numbers of an element type, by its NumPy name."""
+    return np.asarray(rng.standard_normal(shape)).astype(_dtype(type_))
+
+
 def _dtype(name: str) -> np.dtype[Any]:
     import ml_dtypes  # noqa: PLC0415 - onnx_ir needs it too
 

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from onnx_cfad import weights
 from onnx_cfad.errors import TargetError, ValidationError
 from onnx_cfad.model import Source, load
-from onnx_cfad.numeric.made_up import make_up_feeds
+from onnx_cfad.numeric.made_up_seeds import make_up_inputs
 from onnx_cfad.ports import Feeds, check_feeds, ports_of
 from onnx_cfad.runtime import Session
 from onnx_cfad.saving import fingerprint
@@ -117,7 +117,7 @@ class _Job:
         required = [port for port in ports_of(self.model) if port.required]
         if feeds is None:
             self.tell("sample inputs")
-            feeds = make_up_feeds(required, self.session.run, _SEED)
+            feeds = make_up_inputs(self.model, self.session.run, _SEED)
         given = plain_feeds(feeds)
         check_feeds(required, given)
         return {port.name: given[port.name] for port in required}
