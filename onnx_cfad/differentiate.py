@@ -164,7 +164,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
         results = {names.gradients[value.name or ""]: value for value in selection.wrt}
         builder = Builder(Namer.of_model(model), model.opset_imports[""])
         scan_directions(model.graph, tuple(names.seeds.values()), results, options.seeds, builder)
-    LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
+    LocaliseWeightsPass(Namer.on_demand(model), selection.wrt)(model)
     remove_stand_ins(model.graph)
     wrong = finish(model, primal, declared, names, options.seeds)
     outputs = tuple(v.name or "" for v in selection.outputs)

@@ -98,7 +98,7 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
         results = {given: known[name] for name, given in names.pushed.items()}
         builder = Builder(Namer.of_model(model), model.opset_imports[""])
         primal -= scan_directions(model.graph, tuple(names.tangents.values()), results, options.seeds, builder)
-    LocaliseWeightsPass(Namer.of_model(model), selection.wrt)(model)
+    LocaliseWeightsPass(Namer.on_demand(model), selection.wrt)(model)
     wrong = finish(model, primal, declared, names, options.seeds)
     report = Report(
         tuple(names.tangents), tuple(names.pushed), {}, {}, told, (before, node_count(model)),

@@ -113,8 +113,7 @@ class Namer:
 
     Args:
         reserved: Names that are taken.
-        model: A model whose names are taken too. They are read when the first name is asked for: most rewritings find
-            nothing to do.
+        model: A model whose names are taken too, read when the first name is asked for (``on_demand``).
     """
 
     def __init__(self, reserved: set[str], model: ir.Model | None = None) -> None:
@@ -125,7 +124,19 @@ class Namer:
     @classmethod
     def of_model(cls, model: ir.Model) -> Namer:
         """A namer that avoids every value, node and graph name in ``model``, subgraphs included."""
+        return cls(names_in(model))
+
+    @classmethod
+    def on_demand(cls, model: ir.Model) -> Namer:
+        """The same, read when the first name is asked for: for rewritings that mostly find nothing to do.
+
+        What has been taken out of the model by then is not seen, even if it is put back: ``read`` it before.
+        """
         return cls(set(), model)
+
+    def read(self) -> None:
+        """Reads the model's names, unless they are read: to be called before nodes are moved."""
+        self._used  # noqa: B018 - computed on access
 
     @functools.cached_property
     def _used(self) -> set[str]:

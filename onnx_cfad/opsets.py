@@ -188,12 +188,13 @@ def convert_opset(model: ir.Model) -> None:
     target = max([BASE, model.opset_imports.get("", BASE), *(node.version or 0 for node in nodes)])
     if any((node.version or target) < target for node in nodes):
         from onnx_cfad import opset_adapters, opset_scan  # noqa: F401, PLC0415 - they register the adapters
-    namer = Namer.of_model(model)
+    namer = Namer.on_demand(model)
     for node in nodes:
         written_for = node.version or target
         for version, adapter in _ADAPTERS.get(node.op_type, ()):
             if written_for < version <= target:
                 with Blamed(node, f"it cannot be converted from opset {written_for}", model):
+                    namer.read()
                     adapter(Edit(node, namer))
         node.version = target
     model.opset_imports[""] = target

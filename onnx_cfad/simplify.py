@@ -35,7 +35,7 @@ def simplify_branches(model: ir.Model, options: Options) -> Types:
     Returns:
         The types of the simplified model.
     """
-    SeparateOutputsPass(Namer.of_model(model))(model)
+    SeparateOutputsPass(Namer.on_demand(model))(model)
     UnwrapOptionalsPass()(model)
     ListOptionalsPass()(model)
     types = infer_types(model)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 from onnx import GraphProto
 
@@ -212,6 +213,19 @@ def test_shadowed_name_is_refused_or_told_apart() -> None:
 def test_namer_counts_up_from_the_hint() -> None:
     namer = Namer({"a", "a_1"})
     assert [namer.fresh(hint) for hint in ("a", "a", "b", "b")] == ["a_2", "a_3", "b", "b_1"]
+
+
+def test_namer_on_demand_knows_what_it_has_read() -> None:
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            '<ir_version: 10, opset_import: ["": 21]> g (double[3] x) => (double[3] y) { y = Sin (x) }'
+        )
+    )
+    namer = Namer.on_demand(model)
+    namer.read()
+    model.graph.outputs.clear()
+    model.graph.remove(list(model.graph))
+    assert namer.fresh("y") == "y_1"
 
 
 def test_namer_reserves_once() -> None:

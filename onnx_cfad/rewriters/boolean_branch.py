@@ -31,7 +31,7 @@ class BooleanBranchPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visits inner Ifs first."""
-        self._namer = Namer.of_model(model)
+        self._namer = Namer.on_demand(model)
         return ir.passes.PassResult(model, self._graph(model.graph))
 
     def _graph(self, graph: ir.Graph) -> bool:
@@ -60,6 +60,7 @@ class BooleanBranchPass(ir.passes.InPlacePass):
         if rest is None:
             result = predicate if nodes else self._operator("Identity", [predicate], nodes)
         else:
+            self._namer.read()
             part = take_apart(rest)
             for initializer in part.initializers:
                 graph.initializers.add(initializer)

@@ -25,7 +25,7 @@ class ExpandSequenceMapPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Expands inner ones first."""
-        namer = Namer.of_model(model)
+        namer = Namer.on_demand(model)
         return ir.passes.PassResult(model, self._graph(model, model.graph, namer))
 
     def _graph(self, model: ir.Model, graph: ir.Graph, namer: Namer) -> bool:

@@ -29,7 +29,7 @@ class FoldConstantBranchPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Folds outer branches first, then what is inside the live ones."""
-        self._namer = Namer.of_model(model)
+        self._namer = Namer.on_demand(model)
         return ir.passes.PassResult(model, self._graph(model.graph))
 
     def _graph(self, graph: ir.Graph) -> bool:
@@ -106,6 +106,7 @@ def inline_branch(node: ir.Node, branch: ir.Graph, taken: set[str], namer: Namer
     """
     graph = node.graph
     assert graph is not None
+    namer.read()
     parts = take_apart(branch)
     nodes, initializers, results = parts.nodes, parts.initializers, parts.results
     _keep_apart(nodes, initializers, taken, namer)

@@ -31,7 +31,7 @@ class ImplyPredicatesPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visits every graph once, with what its enclosing branches tell."""
-        self._namer = Namer.of_model(model)
+        self._namer = Namer.on_demand(model)
         return ir.passes.PassResult(model, self._graph(model.graph, {}))
 
     def _graph(self, graph: ir.Graph, facts: Facts) -> bool:

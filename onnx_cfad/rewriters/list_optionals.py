@@ -40,7 +40,7 @@ class ListOptionalsPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rewrites what can be."""
         links, crossing = _linked(model)
-        self._namer = Namer.of_model(model)
+        self._namer = Namer.on_demand(model)
         seen: set[ir.Value] = set()
         modified = False
         for value in crossing:

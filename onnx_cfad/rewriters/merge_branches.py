@@ -23,7 +23,7 @@ class MergeBranchesPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visits inner Ifs first, so that what they have in common can move on."""
-        namer = Namer.of_model(model)
+        namer = Namer.on_demand(model)
         return ir.passes.PassResult(model, _graph(model.graph, namer))
 
 

@@ -127,3 +127,19 @@ def test_several_outputs_of_one_value() -> None:
     }""",
         {"x": X},
     )
+
+
+def test_a_new_name_is_none_of_what_is_moved() -> None:
+    """The scope has 'a', so the branch's 'a' gets another name; 'a_1' is a value of the branch itself."""
+    model = fold(
+        """(double[3] x) => (double[3] z) <bool p = {1}> {
+        y = If (p) <
+            then_branch = l () => (double[3] c) { a_1 = Sin (x)  a = Mul (a_1, x)  c = Add (a, a_1) },
+            else_branch = r () => (double[3] b) { b = Tanh (x) }>
+        a = Neg (x)
+        z = Add (y, a)
+    }""",
+        {"x": X},
+    )
+    assert operators(model) == ["Sin", "Mul", "Add", "Neg", "Add"]
+    assert len({output.name for node in model.graph for output in node.outputs}) == 5
