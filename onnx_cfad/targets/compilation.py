@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import functools
 import hashlib
 import os
@@ -18,7 +20,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_cfad import weights
-from onnx_cfad.errors import TargetError, ValidationError
+from onnx_cfad.errors import ModelError, TargetError, ValidationError
 from onnx_cfad.model import Source, load
 from onnx_cfad.numeric.made_up_seeds import make_up_inputs
 from onnx_cfad.ports import Feeds, check_feeds, ports_of
@@ -32,6 +34,7 @@ from onnx_cfad.targets.known import target as target_named
 from onnx_cfad.targets.manifest import NAME, InputEntry, Manifest, digests, read_manifest
 
 _SEED = 0
+_ATTEMPTS = 100
 
 
 def artifact_cache() -> Cache:
@@ -71,9 +74,10 @@ def compile_model(
         ValidationError: The outputs are not those of ONNX Runtime.
     """
     chosen, compiler, store = options or Options(), target_named(target), cache or artifact_cache()
+    _check_numbers(chosen, rtol)
     final = None if output is None else _checked_output(Path(output))
     source = load(model)
-    job = _Job(compiler, chosen, source, Session(source), compiler.stamp(chosen), check, rtol, tell)
+    job = _Job(compiler, chosen, source, Session(source), compiler.stamp(chosen), check, rtol, feeds is None, tell)
     samples = job.samples(feeds)
     if final is None:
         return job.temporary(samples, store)
@@ -96,7 +100,11 @@ def open_artifact(folder: str | os.PathLike[str], options: Options | None = None
         TargetError: The folder holds none, the target is not there, or it was compiled for another processor.
     """
     manifest = read_manifest(Path(folder))
-    return target_named(manifest.target).open(Path(folder), manifest, options or Options())
+    try:
+        return target_named(manifest.target).open(Path(folder), manifest, options or Options())
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # what it says is not what a target writes
+        what = f"it cannot be read: {type(error).__name__}: {error}"
+        raise TargetError(str(Path(folder) / NAME), what, "Compile the model again.") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +118,7 @@ class _Job:
     stamp: dict[str, Any]
     check: bool
     rtol: float | None
+    made_up: bool
     tell: Tell
 
     def samples(self, feeds: Feeds | None) -> dict[str, Array]:
@@ -174,7 +183,8 @@ class _Job:
             self.tell("looking for the first value that differs")
             where = self.compiler.blame(self.model, samples, self.options, self.rtol)
             what += f"; {where}" if where else ""
-            remedy = "Give a tolerance (--rtol), or leave the check out (--no-check)."
+            inputs = "real inputs (--inputs) instead of made-up ones, " if self.made_up else ""
+            remedy = f"Give {inputs}a tolerance (--rtol), or leave the check out (--no-check)."
             raise ValidationError(f"output '{difference.output}'", what, remedy)
         return errors_of(results, reference)
 
@@ -189,6 +199,16 @@ class _Job:
         )  # fmt: skip
 
 
+def _check_numbers(options: Options, rtol: float | None) -> None:
+    """Refuses numbers that no compilation can go by."""
+    if rtol is not None and not 0 < rtol < 1:
+        raise ModelError(f"rtol {rtol}", "expected a number between 0 and 1", "Leave it out: it goes by type.")
+    if options.threads < 1:
+        raise ModelError(f"threads {options.threads}", "expected a number from 1 up")
+    if not options.limits.seconds > 0:
+        raise ModelError(f"timeout {options.limits.seconds}", "expected a number of seconds over 0")
+
+
 def _checked_output(final: Path) -> Path:
     """Refuses a place that an artifact cannot be written to: a file, or a folder that holds something else."""
     if not final.parent.is_dir():
@@ -201,12 +221,23 @@ def _checked_output(final: Path) -> Path:
 
 
 def _replace(final: Path, new: Path) -> None:
-    """Puts ``new`` in the place of ``final``."""
-    old = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
-    if final.exists():
-        final.rename(old)
-    new.rename(final)
-    shutil.rmtree(old, ignore_errors=True)
+    """Puts ``new`` in the place of ``final``, again where another process has put something there meanwhile."""
+    for _ in range(_ATTEMPTS):
+        old = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                final.rename(old)
+            new.rename(final)
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # what was there stays, unless there is something newer
+                old.rename(final)
+            if not isinstance(error, OSError) or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            return
+        finally:
+            shutil.rmtree(old, ignore_errors=True)
+    raise TargetError(str(final), "other processes keep writing it", "Name another folder.")
 
 
 def _content(model: ir.Model) -> str:

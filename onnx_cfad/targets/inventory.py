@@ -8,6 +8,9 @@ import importlib.metadata
 from onnx_cfad.targets.tvm import environments
 from onnx_cfad.targets.tvm.builds import BUILDS
 
+_SERVED = "llvm, cuda"
+"""Of each build of TVM; the kernels of Relay are for looking at."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
@@ -16,7 +19,7 @@ class Entry:
     Attributes:
         name: What it is called on the command line.
         what: What it is.
-        target: The target that it serves.
+        target: The targets that it serves.
         installed: It is there; nothing has been run to find out.
         state: Where it is, or the command that installs it.
     """
@@ -38,6 +41,6 @@ def _build(kind: str) -> Entry:
     found, build = environments.find(kind), BUILDS[kind]
     what = f"{build.title} {build.release}"
     if found.python is None:
-        return Entry(kind, what, "llvm", False, f"not installed: onnx-cfad targets install {kind}")
+        return Entry(kind, what, _SERVED, False, f"not installed: onnx-cfad targets install {kind}")
     by = "" if found.by == "installed" else f", by {found.by}"
-    return Entry(kind, what, "llvm", True, f"{found.python}{by}")
+    return Entry(kind, what, _SERVED, True, f"{found.python}{by}")

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from onnx_cfad.errors import CfadError
+from onnx_cfad.errors import CfadError, TargetError
 from onnx_cfad.targets.base import Options, Tell
 from onnx_cfad.targets.cache import Cache
 from onnx_cfad.targets.compilation import compile_model
@@ -53,11 +53,15 @@ def trials(kinds: Sequence[str] | None = None, tell: Tell = lambda _: None) -> t
         tell: Called with what is being done.
 
     Raises:
-        TargetError: One that is named is not installed, or unknown.
+        TargetError: One that is named is not installed, or unknown; or none is installed.
     """
     for kind in kinds or ():
         environments.interpreter(kind)
     installed = [kind for kind in BUILDS if environments.find(kind).python is not None]
+    if not installed:
+        raise TargetError(
+            "targets", "no build of TVM is installed", f"Run: onnx-cfad targets install {' '.join(BUILDS)}"
+        )
     return tuple(_trial(kind, tell) for kind in kinds or installed)
 
 

@@ -20,7 +20,7 @@ from onnx_cfad.arrays import read_npz
 from onnx_cfad.cli import app
 from onnx_cfad.errors import ModelError, TargetError, ValidationError
 from onnx_cfad.targets import compilation
-from onnx_cfad.targets.base import Options
+from onnx_cfad.targets.base import Limits, Options
 from onnx_cfad.targets.compilation import compile_model, open_artifact
 from onnx_cfad.targets.tvm import environments, llvm
 
@@ -155,7 +155,9 @@ def test_processes_compile_the_same_model_at_once(tmp_path: Path) -> None:
 def test_difference_is_an_error_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = compilation.Session.run
     monkeypatch.setattr(compilation.Session, "run", lambda *args: {"y": run(*args)["y"] * np.float32(1.001)})
-    with pytest.raises(ValidationError, match=r"output 'y': .*relative error 1\.0e-03, tolerance 1e-05.*--no-check"):
+    with pytest.raises(
+        ValidationError, match=r"output 'y': .*relative error 1\.0e-03, tolerance 1e-05.*(made-up).*--no-check"
+    ):
         compile_model(model(), "llvm", tmp_path / "out", options=Options("relay"))
     assert not [path.name for path in tmp_path.iterdir() if "out" in path.name]
     assert compilation.artifact_cache().size()[0] == 0
@@ -224,6 +226,10 @@ def test_missing_target_is_one_line_with_the_command_that_fixes_it(
     assert f"TVM Relay: it {told} relay" in refused(call("targets", "check", "relay"))
     listed = call("targets", "list")
     assert "not installed: onnx-cfad targets install relax" in listed.stdout
+    assert "llvm, cuda" in listed.stdout
+    assert "no build of TVM is installed. Run: onnx-cfad targets install relay relax" in refused(
+        call("targets", "check")
+    )
     monkeypatch.setenv("ONNX_CFAD_RELAY_PYTHON", str(tmp_path / "python"))
     assert "ONNX_CFAD_RELAY_PYTHON names" in refused(call("targets", "check", "relay"))
 
@@ -237,12 +243,94 @@ def test_missing_target_is_one_line_with_the_command_that_fixes_it(
         (["--target", "llvm", "-o", "{}"], "the output is a folder that holds something else"),
         (["--target", "llvm", "--form", "odd", "-o", "{}/out"], "form 'odd': there is no such form"),
         (["--target", "llvm", "--with", "odd", "-o", "{}/out"], "target 'odd': there is no such build of TVM"),
+        (["--target", "llvm", "--rtol", "-1", "-o", "{}/out"], "rtol -1.0: expected a number between 0 and 1"),
+        (["--target", "llvm", "--rtol", "nan", "-o", "{}/out"], "rtol nan: expected a number between 0 and 1"),
+        (["--target", "cuda", "--form", "host", "-o", "{}/out"], "form 'host': is for the target llvm alone"),
+        (["--target", "cuda", "--processor", "znver4", "-o", "{}/out"], "processor 'znver4': is for the target llvm"),
     ],
 )
 def test_what_cannot_be_is_said_at_once(gradient: Path, tmp_path: Path, arguments: list[str], told: str) -> None:
     before = sorted(tmp_path.iterdir())
     assert told in refused(call("compile", gradient, *(argument.format(tmp_path) for argument in arguments)))
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "number", [Options(threads=0), Options(limits=Limits(0.0)), Options(limits=Limits(float("nan")))]
+)
+def test_numbers_out_of_range_are_refused(number: Options) -> None:
+    with pytest.raises(ModelError, match=r"(threads 0|timeout (0\.0|nan)): expected"):
+        compile_model(model(), "llvm", options=number)
+
+
+@both
+def test_processor_that_llvm_does_not_know_is_refused(build: str) -> None:
+    """LLVM itself would compile for the oldest processor there is, without a word."""
+    told = r"processor 'zenver4': LLVM knows no processor of that name\. Such as .*znver4.*native"
+    with pytest.raises(TargetError, match=told):
+        compile_model(
+            model(),
+            "llvm",
+            feeds={name: FEEDS[name] for name in ("x", "w", "n", "go")},
+            options=Options(build, processor="zenver4"),
+        )
+
+
+@both
+def test_processor_is_named(build: str) -> None:
+    artifact = compile_model(
+        model(),
+        "llvm",
+        feeds={name: FEEDS[name] for name in ("x", "w", "n", "go")},
+        options=Options(build, processor="x86-64-v2"),
+    )
+    assert artifact.manifest.stamp["processor"] == "x86-64-v2"
+
+
+@pytest.mark.relax
+def test_gradient_is_compiled_without_inputs(tmp_path: Path) -> None:
+    """The output has symbols of its own, so the seed could have any size."""
+    text = MODEL.replace("float[3]", "float[N]").replace("(float[N] y) {\n    y = Loop", "(float[M] y) {\n    y = Loop")
+    gradient = cfad.vjp(onnx.parser.parse_model(text), wrt=["x"])
+    artifact = compile_model(gradient.model, "llvm", tmp_path / "out", options=Options("relax"))
+    shapes = {entry.name: entry.shape for entry in artifact.manifest.inputs}
+    assert shapes["y_grad"] == shapes["x"]
+
+
+def test_manifest_that_no_target_has_written_is_refused(tmp_path: Path) -> None:
+    plain = {"target": "llvm", "form": "", "model": "", "stamp": {}, "inputs": [], "outputs": [], "program": {}}
+    plain |= {"errors": None, "files": {}, "notes": [], "seconds": 0.0, "format": 1}
+    (tmp_path / "manifest.json").write_text(json.dumps(plain))
+    with pytest.raises(TargetError, match=r"manifest\.json: it cannot be read: KeyError: 'build'"):
+        open_artifact(tmp_path)
+
+
+def test_folder_that_others_write_meanwhile_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    final, new = tmp_path / "out", tmp_path / "new"
+    for folder, text in ((final, "old"), (new, "new")):
+        folder.mkdir()
+        (folder / "file").write_text(text)
+    rename, others = Path.rename, iter(["first", "second"])
+
+    def meanwhile(self: Path, target: Path) -> Path:
+        other = next(others, None) if self == new else None
+        if other is not None:  # between the two steps, somebody else has put an artifact there
+            final.mkdir()
+            (final / "file").write_text(other)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", meanwhile)
+    compilation._replace(final, new)
+    assert (final / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_folder_stays_where_it_cannot_be_replaced(tmp_path: Path) -> None:
+    final = tmp_path / "out"
+    final.mkdir()
+    with pytest.raises(FileNotFoundError):
+        compilation._replace(final, tmp_path / "missing")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_folder_without_an_artifact_is_refused(tmp_path: Path) -> None:

@@ -65,6 +65,9 @@ class Cuda(Target):
 
     def stamp(self, options: Options) -> dict[str, Any]:
         """The versions of TVM and nvcc, and the architectures; see ``Target``."""
+        for name, given, default in (("form", options.form, "auto"), ("processor", options.processor, "native")):
+            if given != default:
+                raise TargetError(f"{name} '{given}'", "is for the target llvm alone", f"Leave --{name} out.")
         worker = _worker(options)
         versions = dict(worker.call("versions")[0])
         compiler = nvcc.find()

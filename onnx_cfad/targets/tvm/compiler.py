@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -71,6 +72,12 @@ def _input(value: onnx.ValueInfoProto, shapes: Mapping[str, Shape]) -> Input:
     return Input(value.name, helper.tensor_dtype_to_np_dtype(tensor.elem_type).name, shape)
 
 
+def processors(tvm: Any) -> list[str]:
+    """The processors that LLVM knows; it takes any other name without a word, and compiles for the oldest one."""
+    codegen = importlib.import_module("tvm.target.codegen")
+    return sorted(map(str, codegen.llvm_get_cpu_archlist(llvm_target(tvm, {}))))
+
+
 def llvm_target(tvm: Any, options: Mapping[str, Any]) -> Any:
     """TVM's target of machine code for the processor that the options name, or for any."""
     processor = options.get("processor")
@@ -106,6 +113,11 @@ def offer(compiler: Compiler) -> None:
     def versions(arguments: Arguments, arrays: Arrays) -> Result:  # noqa: ARG001
         """The versions of what the worker runs on."""
         return compiler.versions(), {}
+
+    @command
+    def processors_known(arguments: Arguments, arrays: Arrays) -> Result:  # noqa: ARG001
+        """The names of the processors that LLVM compiles for."""
+        return {"names": processors(importlib.import_module("tvm"))}, {}
 
     @command
     def compile_model(arguments: Arguments, arrays: Arrays) -> Result:  # noqa: ARG001

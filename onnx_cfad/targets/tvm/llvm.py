@@ -7,6 +7,7 @@ the worker.
 
 from __future__ import annotations
 
+import difflib
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -53,10 +54,13 @@ class Llvm(Target):
         if options.form not in (*_WHOLE, "host"):
             raise TargetError(f"form '{options.form}'", "there is no such form", "Choose auto, whole or host.")
         kind = options.build or _installed()
-        versions = dict(_worker(kind, options).call("versions")[0])
+        worker = _worker(kind, options)
+        versions = dict(worker.call("versions")[0])
         del versions["peak_bytes"]
         own = str(versions.pop("processor"))
         native = options.processor == "native"
+        if not native:
+            _check_processor(options.processor, worker)
         return {
             "build": kind,
             "versions": versions,
@@ -113,9 +117,10 @@ class Llvm(Target):
         """The first value that differs; see ``Target``."""
         kind = options.build or _installed()
         try:
-            return blame(model, feeds, _worker(kind, options), rtol=rtol, seconds=options.limits.seconds)
+            found = blame(model, feeds, _worker(kind, options), rtol=rtol, seconds=options.limits.seconds)
         except TargetError as error:
             return f"where is not known: {error}"
+        return found or "no body of a host program differs by itself, so rounding errors may have grown on the way"
 
 
 class _Step:
@@ -147,6 +152,14 @@ class _Compiled(Artifact):
             results = _run_whole(self.folder, feeds, step)
             return dict(zip(self.manifest.outputs, results, strict=True))
         return _run_hosted(self.folder, self.manifest.program, feeds, step)
+
+
+def _check_processor(name: str, worker: Worker) -> None:
+    known = worker.call("processors_known")[0]["names"]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 3) or [n for n in known if n.startswith("x86-64")]
+        what = "LLVM knows no processor of that name"
+        raise TargetError(f"processor '{name}'", what, f"Such as {', '.join([*near, 'native'])}.")
 
 
 def _installed() -> str:

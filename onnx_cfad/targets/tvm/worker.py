@@ -268,6 +268,9 @@ def _half_of_memory() -> int:
 
 
 def _remedy(kind: str) -> str:
+    variable = f"ONNX_CFAD_{kind.upper()}_PYTHON"
+    if os.environ.get(variable):
+        return f"{variable} names it: unset it and run: onnx-cfad targets install {kind}"
     return f"See `onnx-cfad targets check`, or install it anew: onnx-cfad targets install {kind}"
 
 
