@@ -1,11 +1,14 @@
 """Straight-line bodies in a worker: each is compiled at its first call, for the types and shapes that it meets.
 
-A branch that is never taken is never compiled.
+A branch that is never taken is never compiled. What is compiled stays beside the model, unless nothing can be written
+there: then it is for this process alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -78,15 +81,21 @@ class Body:
         library = self._place.with_name(f"{self._place.name}-{digest(signature)}.so")
         if library.exists():
             self.counts.loaded += 1
-        else:
-            start = time.perf_counter()
-            self._compile(signature, library)
-            self.counts.compiled += 1
-            self.counts.compile_seconds += time.perf_counter() - start
+            return self._compiler.load(library)
+        if os.access(library.parent, os.W_OK):
+            return self._compiled(signature, library)
+        with tempfile.TemporaryDirectory(prefix="onnx-cfad-") as folder:  # it is needed until it is loaded
+            return self._compiled(signature, Path(folder) / library.name)
+
+    def _compiled(self, signature: Signature, library: Path) -> Function:
+        start = time.perf_counter()
+        self._compile(signature, library)
+        self.counts.compiled += 1
+        self.counts.compile_seconds += time.perf_counter() - start
         return self._compiler.load(library)
 
     def _compile(self, signature: Signature, library: Path) -> None:
-        made_for_it = library.with_suffix(".onnx")
+        made_for_it = self._place.with_name(f"{library.stem}.onnx")
         model = made_for_it if made_for_it.exists() else self._place.with_name(f"{self._place.name}.onnx")
         names = input_names(onnx.load(model, load_external_data=False))
         shapes = {name: shape for name, (_, shape, _) in zip(names, signature, strict=True)}
