@@ -35,14 +35,18 @@ class Refused(Exception):
 
 
 def last_part(error: Exception) -> str:
-    """What an exception says, in one line; of TVM's, which hold a trace of C++, what stands after it."""
+    """What an exception says, in one line; of TVM's, which hold a trace of C++, what stands after it.
+
+    Some print a whole program: of what is long, its beginning and its end are told.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     last = next((index for index in reversed(range(len(lines))) if lines[index].startswith(_TRACE)), -1)
-    return " ".join(lines[last + 1 :] or lines)[-_MOST_TOLD:]
+    text = " ".join(lines[last + 1 :] or lines)
+    return text if len(text) <= _MOST_TOLD else f"{text[:_OF_BEGINNING]} ... {text[_OF_BEGINNING - _MOST_TOLD :]}"
 
 
 _TRACE = ("File ", "at ", "Stack trace", *(f"{digit}: " for digit in range(10)))
-_MOST_TOLD = 2000  # characters
+_MOST_TOLD, _OF_BEGINNING = 600, 200  # characters
 
 
 def command(run: Command) -> Command:

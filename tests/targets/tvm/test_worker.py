@@ -17,6 +17,7 @@ import onnx.parser
 import pytest
 
 from onnx_cfad.errors import TargetError
+from onnx_cfad.targets.tvm.commands import last_part
 from onnx_cfad.targets.tvm.environments import interpreter
 from onnx_cfad.targets.tvm.worker import Worker
 
@@ -88,6 +89,14 @@ def test_misbehaviour_is_one_clear_error(tmp_path: Path, lines: list[str], told:
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
     assert worker.pid is None
+
+
+def test_program_in_a_message_is_cut() -> None:
+    text = last_part(ValueError("it does not fit: " + "%1 = add(%0); " * 500 + "contains free variables: i0"))
+    assert text.startswith("it does not fit: %1")
+    assert text.endswith("contains free variables: i0")
+    assert len(text) < 700
+    assert last_part(ValueError("one\ntwo")) == "one two"
 
 
 def test_interpreter_that_is_missing_is_named(tmp_path: Path) -> None:
