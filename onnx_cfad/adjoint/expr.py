@@ -11,27 +11,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.folding import folded
+from onnx_cfad.adjoint.recording import attribute, key_of, live
+from onnx_cfad.adjoint.result_types import result_shape, result_types, type_of
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.element_types import FLOATING
-from onnx_cfad.graph.regions import captured_by
-from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 from onnx_cfad.names import Namer
 
 Operand = Any  # Expr, Python number, list of ints, numpy array or None
-
-_BOOL_OPS = frozenset(
-    ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Not", "Xor", "IsNaN", "IsInf")
-)
-_INT64_OPS = frozenset(("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "SequenceLength"))
-_SAME_SHAPE_OPS = frozenset(
-    ("Neg", "Abs", "Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Relu", "Erf", "Sin", "Cos", "Tan", "Sinh", "Cosh", "Sign")
-    + ("Reciprocal", "Cast", "Identity", "Not", "IsNaN", "IsInf", "Softmax", "Floor", "Ceil", "Round")
-)
-_BROADCASTING_OPS = frozenset(
-    ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less", "GreaterOrEqual")
-    + ("LessOrEqual", "Where", "Max", "Min", "Mod")
-)
-
 
 _SMALL = 256  # elements of a constant that need not be computed
 
@@ -70,7 +56,7 @@ class Builder:
 
     def keep(self, scratch: Builder, results: Sequence[Expr]) -> list[ir.Node]:
         """Takes over the nodes of ``scratch`` that ``results`` depend on, and gives them; the others are void."""
-        kept = _live(scratch.nodes, [result.value for result in results])
+        kept = live(scratch.nodes, [result.value for result in results])
         self.nodes.extend(kept)
         return kept
 
@@ -125,7 +111,7 @@ class Builder:
         values = self._operands(inputs)
         while values and values[-1] is None:
             values.pop()
-        key = _key(domain, op_type, values, attributes, outputs)
+        key = key_of(domain, op_type, values, attributes, outputs)
         if key is not None and key in self._known:
             return self._known[key]
         known = self._folded(op_type, values, attributes) if domain == "" else None
@@ -135,12 +121,12 @@ class Builder:
             domain,
             op_type,
             values,
-            [_attribute(k, v) for k, v in attributes.items()],
+            [attribute(k, v) for k, v in attributes.items()],
             num_outputs=outputs,
             name=self.namer.fresh(f"grad/{op_type}"),
         )
-        types = types or _result_types(op_type, values, attributes, outputs)
-        shape = _result_shape(op_type, values)
+        types = types or result_types(op_type, values, attributes, outputs)
+        shape = result_shape(op_type, values)
         for index, (output, type_) in enumerate(zip(node.outputs, types, strict=True)):
             output.name = self.namer.fresh(f"grad/{op_type}.{index}" if outputs > 1 else f"grad/{op_type}.out")
             output.type = type_
@@ -169,7 +155,7 @@ class Builder:
             if value not in own or value in results:
                 value = self.fresh_identity(value)
             results.append(value)
-        self.nodes = _live(self.nodes, results)
+        self.nodes = live(self.nodes, results)
         return ir.Graph(inputs, results, nodes=self.nodes, initializers=self.initializers, name=self.namer.fresh(name))
 
     def fresh_identity(self, value: ir.Value) -> ir.Value:
@@ -231,100 +217,6 @@ class Builder:
         return self.constant(x).value
 
 
-def _live(nodes: Sequence[ir.Node], results: Sequence[ir.Value]) -> list[ir.Node]:
-    """The nodes that ``results`` depend on; the others are detached from what they read."""
-    needed: set[ir.Value | None] = set(results)
-    kept: list[ir.Node] = []
-    for node in reversed(nodes):
-        if not needed.isdisjoint(node.outputs):
-            kept.append(node)
-            needed.update(node.inputs, captured_by(node))
-            continue
-        for part in (node, *(inner for graph in subgraphs_of(node) for inner in nodes_of(graph))):
-            for index in range(len(part.inputs)):
-                part.replace_input_with(index, None)
-    return kept[::-1]
-
-
-def _attribute(name: str, value: Any) -> ir.Attr:
-    if isinstance(value, ir.TypeAndShape):
-        return ir.AttrTypeProto(name, value)
-    if type(value) is int:  # the common kinds first: to find out the kind of anything takes long
-        return ir.AttrInt64(name, value)
-    if type(value) is str:
-        return ir.AttrString(name, value)
-    if isinstance(value, ir.Graph):
-        return ir.AttrGraph(name, value)
-    if isinstance(value, (list, tuple)) and value and all(type(x) is int for x in value):
-        return ir.AttrInt64s(name, value)
-    return ir.convenience.convert_attribute(name, value)
-
-
-def _key(domain: str, op_type: str, values: list[ir.Value | None], attributes: dict[str, Any], outputs: int) -> Any:
-    """What makes two recorded nodes the same; None for nodes with a subgraph or a tensor, which are never shared."""
-    if any(not isinstance(v, (int, float, str, bytes, list, tuple)) for v in attributes.values()):
-        return None
-    given = repr(sorted(attributes.items())) if attributes else ""
-    return (domain, op_type, tuple(map(id, values)), given, outputs)
-
-
-def _result_types(
-    op_type: str, values: list[ir.Value | None], attributes: dict[str, Any], outputs: int
-) -> list[ir.TypeProtocol]:
-    first = next((v.type for v in values if v is not None), None)
-    tensor = ir.TensorType
-    if op_type in _BOOL_OPS:
-        return [tensor(ir.DataType.BOOL)]
-    if op_type in _INT64_OPS:
-        return [tensor(ir.DataType.INT64)] * outputs
-    if op_type in ("Cast", "SequenceEmpty"):
-        dtype = ir.DataType(attributes.get("to", attributes.get("dtype", 1)))
-        return [tensor(dtype) if op_type == "Cast" else ir.SequenceType(tensor(dtype))]
-    if op_type == "ConstantOfShape":
-        value = attributes.get("value")
-        return [tensor(value.dtype if value is not None else ir.DataType.FLOAT)]
-    if op_type in ("Where", "CastLike"):
-        return [_type_of(values[1])]
-    if op_type == "OneHot":
-        return [_type_of(values[2])]
-    if op_type == "TopK":
-        return [_type_of(values[0]), tensor(ir.DataType.INT64)]
-    if op_type in ("SequenceAt", "ConcatFromSequence"):
-        return [_element_type(_type_of(values[0]))]
-    if op_type in ("SplitToSequence", "SequenceConstruct"):
-        return [ir.SequenceType(_type_of(values[0]))]
-    if first is None:
-        raise TypeError(f"the result type of {op_type} without inputs must be given")
-    return [first] * outputs
-
-
-def _type_of(value: ir.Value | None) -> ir.TypeProtocol:
-    if value is None or value.type is None:
-        raise TypeError(f"the type of {value!r} is unknown")
-    return value.type
-
-
-def _element_type(type_: ir.TypeProtocol) -> ir.TypeProtocol:
-    return type_.elem_type if isinstance(type_, (ir.SequenceType, ir.OptionalType)) else type_
-
-
-def _result_shape(op_type: str, values: list[ir.Value | None]) -> ir.Shape | None:
-    """The result's shape where it follows at once; None is always allowed."""
-    if op_type == "SequenceAt" and values[0] is not None and values[0].shape is not None:
-        return values[0].shape.copy()
-    if op_type in _SAME_SHAPE_OPS:
-        return values[0].shape if values[0] is not None else None
-    if op_type not in _BROADCASTING_OPS:
-        return None
-    shapes = [v.shape for v in values if v is not None and not (v.shape is not None and v.shape.rank() == 0)]
-    if not shapes:
-        return ir.Shape([])
-    first = shapes[0]
-    if first is None or first.has_unknown_dim() or any(s is not first and s != first for s in shapes[1:]):
-        return None
-    return first
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Expr:
     """A value, and the builder that records what is done with it."""
@@ -335,7 +227,7 @@ class Expr:
     @property
     def type(self) -> ir.TypeProtocol:
         """The ONNX type of the value."""
-        return _type_of(self.value)
+        return type_of(self.value)
 
     @property
     def is_tensor(self) -> bool:

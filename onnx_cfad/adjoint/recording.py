@@ -1,0 +1,49 @@
+"""Recorded nodes: which of them are needed, which are the same, and how their attributes are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from onnx_cfad.graph.regions import captured_by
+from onnx_cfad.graph.walk import nodes_of, subgraphs_of
+
+
+def live(nodes: Sequence[ir.Node], results: Sequence[ir.Value]) -> list[ir.Node]:
+    """The nodes that ``results`` depend on; the others are detached from what they read."""
+    needed: set[ir.Value | None] = set(results)
+    kept: list[ir.Node] = []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.outputs):
+            kept.append(node)
+            needed.update(node.inputs, captured_by(node))
+            continue
+        for part in (node, *(inner for graph in subgraphs_of(node) for inner in nodes_of(graph))):
+            for index in range(len(part.inputs)):
+                part.replace_input_with(index, None)
+    return kept[::-1]
+
+
+def attribute(name: str, value: Any) -> ir.Attr:
+    """An attribute of the kind that ``value`` has."""
+    if isinstance(value, ir.TypeAndShape):
+        return ir.AttrTypeProto(name, value)
+    if type(value) is int:  # the common kinds first: to find out the kind of anything takes long
+        return ir.AttrInt64(name, value)
+    if type(value) is str:
+        return ir.AttrString(name, value)
+    if isinstance(value, ir.Graph):
+        return ir.AttrGraph(name, value)
+    if isinstance(value, (list, tuple)) and value and all(type(x) is int for x in value):
+        return ir.AttrInt64s(name, value)
+    return ir.convenience.convert_attribute(name, value)
+
+
+def key_of(domain: str, op_type: str, values: list[ir.Value | None], attributes: dict[str, Any], outputs: int) -> Any:
+    """What makes two recorded nodes the same; None for nodes with a subgraph or a tensor, which are never shared."""
+    if any(not isinstance(v, (int, float, str, bytes, list, tuple)) for v in attributes.values()):
+        return None
+    given = repr(sorted(attributes.items())) if attributes else ""
+    return (domain, op_type, tuple(map(id, values)), given, outputs)
