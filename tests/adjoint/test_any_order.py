@@ -14,6 +14,18 @@ from onnx import helper
 import onnx_cfad as cfad
 from tests.oracle import assert_vjp, run_ort
 
+
+def loop(trips: int) -> str:
+    return f"""(double[2] x) => (double[] y) <int64 n = {{{trips}}}> {{
+        h = Loop (n, , x) <body = b (int64 i, bool c, double[2] z) => (bool d, double[2] next) {{
+            d = Identity (c)
+            s = Sin (z)
+            next = Mul (s, x)
+        }}>
+        y = ReduceSum <keepdims = 0> (h)
+    }}"""
+
+
 MODELS = {
     "straight": """(double[2] x) => (double[] y) {
         a = Sin (x)
@@ -21,14 +33,7 @@ MODELS = {
         c = Exp (b)
         y = ReduceSum <keepdims = 0> (c)
     }""",
-    "loop": """(double[2] x) => (double[] y) <int64 n = {2}> {
-        h = Loop (n, , x) <body = b (int64 i, bool c, double[2] z) => (bool d, double[2] next) {
-            d = Identity (c)
-            s = Sin (z)
-            next = Mul (s, x)
-        }>
-        y = ReduceSum <keepdims = 0> (h)
-    }""",
+    "loop": loop(2),
     "scan": """(double[2] x) => (double[] y) <double[3, 2] rows = {0.5, 1.0, -0.25, 0.75, 1.5, 0.1}> {
         h, hs = Scan <num_scan_inputs = 1, body = b (double[2] z, double[2] r) => (double[2] next, double[2] out) {
             m = Mul (z, r)
@@ -48,30 +53,9 @@ MODELS = {
             else_branch = e () => (double[2] b) { b = Exp (x) }>
         y = ReduceSum <keepdims = 0> (h)
     }""",
-    "checkpointed": """(double[2] x) => (double[] y) <int64 n = {5}> {
-        h = Loop (n, , x) <body = b (int64 i, bool c, double[2] z) => (bool d, double[2] next) {
-            d = Identity (c)
-            s = Sin (z)
-            next = Mul (s, x)
-        }>
-        y = ReduceSum <keepdims = 0> (h)
-    }""",
-    "three_levels": """(double[2] x) => (double[] y) <int64 n = {7}> {
-        h = Loop (n, , x) <body = b (int64 i, bool c, double[2] z) => (bool d, double[2] next) {
-            d = Identity (c)
-            s = Sin (z)
-            next = Mul (s, x)
-        }>
-        y = ReduceSum <keepdims = 0> (h)
-    }""",
-    "unrolled": """(double[2] x) => (double[] y) <int64 n = {3}> {
-        h = Loop (n, , x) <body = b (int64 i, bool c, double[2] z) => (bool d, double[2] next) {
-            d = Identity (c)
-            s = Sin (z)
-            next = Mul (s, x)
-        }>
-        y = ReduceSum <keepdims = 0> (h)
-    }""",
+    "checkpointed": loop(5),
+    "three_levels": loop(7),
+    "unrolled": loop(3),
     "sequence": """(double[2] x) => (double[] y) <int64 n = {3}> {
         first = Sin (x)
         start = SequenceConstruct (first)
