@@ -11,6 +11,7 @@ from onnx_cfad.graph.element_types import INTEGER
 from onnx_cfad.graph.regions import is_branch, is_loop
 from onnx_cfad.graph.walk import graphs_of, nodes_of, subgraphs_of
 from onnx_cfad.names import InterfaceNames
+from onnx_cfad.rewriters.hide_ranks import HideRanksPass
 from onnx_cfad.rewriters.prune import PruneDeadValuesPass
 
 Declared = Mapping[str, ir.Shape | None]
@@ -41,6 +42,7 @@ def finish(
         A warning for each such shape.
     """
     PruneDeadValuesPass(primal)(model)
+    HideRanksPass()(model)
     author = _symbols_of(declared)
     doubtful = _inside_branches(model.graph)
     for graph in graphs_of(model.graph):

@@ -14,6 +14,7 @@ from onnx_cfad.graph.walk import graphs_of, nodes_of
 from onnx_cfad.names import Namer
 from onnx_cfad.options import Options
 from onnx_cfad.rewriters.boolean_branch import BooleanBranchPass
+from onnx_cfad.rewriters.flag_optionals import FlagOptionalListsPass
 from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rewriters.imply_predicates import ImplyPredicatesPass
 from onnx_cfad.rewriters.list_optionals import ListOptionalsPass
@@ -38,6 +39,7 @@ def simplify_branches(model: ir.Model, options: Options) -> Types:
     SeparateOutputsPass(Namer.on_demand(model))(model)
     UnwrapOptionalsPass()(model)
     ListOptionalsPass()(model)
+    FlagOptionalListsPass()(model)
     types = infer_types(model)
     inside = _names_inside(model, options)
     while any(is_branch(node) for node in nodes_of(model.graph)):

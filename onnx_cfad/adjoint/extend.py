@@ -78,8 +78,6 @@ def extend_loop(
     for final, carry in zip(finals, carries, strict=True):
         final.name, final.type = namer.fresh(f"{carry.entry.name}.final"), carry.entry.type
         final.shape = carry.entry.shape
-        if is_tape(carry.entry):
-            final.meta[_TAPED] = True
     stacked = list(new.outputs[count - len(elements) :])
     for value, element in zip(stacked, elements, strict=True):
         value.name, value.type = namer.fresh(f"tape.{element.name}"), element.type
@@ -205,14 +203,6 @@ def counting_carry(node: ir.Node, body: ir.Graph, index: ir.Value, namer: Namer)
     return NewCarry(zero.outputs[0], entry, add.outputs[0])
 
 
-_TAPED = "onnx_cfad.taped"
-
-
-def is_tape(value: ir.Value) -> bool:
-    """Whether ``value`` is a list that ``sequence_carry`` made a loop collect, or what leaves the loop of it."""
-    return bool(value.meta.get(_TAPED))
-
-
 def sequence_carry(node: ir.Node, body: ir.Graph, element: ir.Value, namer: Namer) -> NewCarry:
     """A carry that collects ``element`` of every iteration in a sequence, for values whose shape varies."""
     assert element.dtype is not None
@@ -224,8 +214,6 @@ def sequence_carry(node: ir.Node, body: ir.Graph, element: ir.Value, namer: Name
     insert = ir.Node("", "SequenceInsert", [entry, element], name=namer.fresh("grad/SequenceInsert"))
     for made, hint in ((empty, "empty"), (insert, "next")):
         made.outputs[0].name, made.outputs[0].type = namer.fresh(f"tape.{element.name}.{hint}"), type_
-        made.outputs[0].meta[_TAPED] = True
-    entry.meta[_TAPED] = True
     _before(node, empty)
     body.append(insert)
     return NewCarry(empty.outputs[0], entry, insert.outputs[0])

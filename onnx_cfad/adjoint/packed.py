@@ -14,69 +14,72 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.expr import Builder, Expr, loop, op
-
-
-def can_pack(value: ir.Value) -> bool:
-    """Whether ``value`` is a sequence of tensors of one known rank."""
-    return isinstance(value.type, ir.SequenceType) and value.shape is not None and value.dtype is not None
+from onnx_cfad.adjoint.expr import Builder, Expr, concat, loop, op
 
 
 def pack(sequence: Expr) -> list[Expr]:
-    """The tensors that hold ``sequence``: one stack, or the elements end to end and their shapes ([elements, rank])."""
-    shape, builder = _shape_of(sequence.value), sequence.builder
+    """The tensors that hold ``sequence``: one stack; else the elements end to end, and their shapes ([elements, rank]).
+
+    Shapes of several ranks lie end to end too, with their ranks ([elements]) beside them.
+    """
+    shape, builder = sequence.value.shape, sequence.builder
     dtype = _dtype_of(sequence.value)
-    if shape.is_static():
+    if shape is not None and shape.is_static():
         row = builder.constant(np.zeros(shape.numpy()), dtype)
         whole = op.ConcatFromSequence(op.SequenceInsert(sequence, row, builder.constant(0)), axis=0, new_axis=1)
         whole.value.shape = ir.Shape([None, *shape.dims])
         return [whole]
+    one_rank = shape is not None
 
     def body(inner: Builder, index: Expr, carries: list[Expr]) -> tuple[list[Expr], list[Expr]]:
         element = op.SequenceAt(inner.expr(sequence.value), index)
-        element.value.shape = ir.Shape([None] * shape.rank())
+        element.value.shape = None if shape is None else ir.Shape([None] * shape.rank())
         dims = op.Shape(element)
-        dims.value.shape = ir.Shape([shape.rank()])
-        return [op.SequenceInsert(carries[0], op.Reshape(element, [-1]))], [dims]
+        dims.value.shape = ir.Shape([None if shape is None else shape.rank()])
+        parts = [op.SequenceInsert(carries[0], op.Reshape(element, [-1]))]
+        return (parts, [dims]) if one_rank else ([*parts, op.SequenceInsert(carries[1], dims)], [op.Size(dims)])
 
-    front = op.SequenceConstruct(builder.constant(np.zeros(1), dtype))
-    (parts,), (shapes,) = loop(op.SequenceLength(sequence), body, [front], name="pack")
-    shapes.value.shape = ir.Shape([None, shape.rank()])
-    data = op.ConcatFromSequence(parts, axis=0)
-    data.value.shape = ir.Shape([None])
-    return [data, shapes]
+    fronts = [op.SequenceConstruct(builder.constant(np.zeros(1), dtype))]
+    fronts += [] if one_rank else [op.SequenceConstruct(builder.constant(np.zeros(1, np.int64)))]
+    lists, (stacked,) = loop(op.SequenceLength(sequence), body, fronts, name="pack")
+    stacked.value.shape = ir.Shape([None] if shape is None else [None, shape.rank()])
+    joined = [op.ConcatFromSequence(parts, axis=0) for parts in lists]
+    for whole in joined:
+        whole.value.shape = ir.Shape([None])
+    return [*joined, stacked]
 
 
 def unpack(tensors: Sequence[Expr], value: ir.Value) -> Expr:
     """The sequence that ``pack`` made ``tensors`` from, of the type and shape of ``value``."""
-    builder, rank = tensors[0].builder, _shape_of(value).rank()
+    builder, shape = tensors[0].builder, value.shape
     if len(tensors) == 1:
         parts = op.SplitToSequence(tensors[0], None, axis=0, keepdims=0)
         return op.SequenceErase(parts, builder.constant(0))
-    data, shapes = tensors
+    data, shapes, ranks = tensors[0], tensors[1], tensors[-1]
 
     def body(inner: Builder, index: Expr, carries: list[Expr]) -> tuple[list[Expr], list[Expr]]:
-        elements, start = carries
-        dims = op.Gather(inner.expr(shapes.value), index)
-        dims.value.shape = ir.Shape([rank])
-        size = op.ReduceProd(dims, keepdims=1) if rank else inner.constant(np.ones(1, np.int64))
-        end = start + size
+        elements, start, *at = carries
+        if at:
+            after = at[0] + op.Gather(inner.expr(ranks.value), index)
+            dims = op.Slice(inner.expr(shapes.value), at[0], after, inner.constant([0]))
+        else:
+            after, dims = None, op.Gather(inner.expr(shapes.value), index)
+        dims.value.shape = ir.Shape([None if shape is None else shape.rank()])
+        # in front of shapes that may be empty stands a one: their product is that of nothing
+        factors = dims if shape is not None and shape.rank() else concat([inner.constant(np.ones(1, np.int64)), dims])
+        end = start + op.ReduceProd(factors, keepdims=1)
         element = op.Reshape(op.Slice(inner.expr(data.value), start, end, inner.constant([0])), dims, allowzero=1)
-        element.value.shape = ir.Shape([None] * rank)
-        return [op.SequenceInsert(elements, element), end], []
+        element.value.shape = None if shape is None else ir.Shape([None] * shape.rank())
+        return [op.SequenceInsert(elements, element), end, *([] if after is None else [after])], []
 
     dtype = _dtype_of(value)
     of_it = ir.SequenceType(ir.TensorType(dtype))
     (empty,) = builder.call("SequenceEmpty", [], {"dtype": int(dtype)}, types=[of_it])
-    count = op.Shape(shapes, start=0, end=1).squeeze([0])
-    (elements, _), _ = loop(count, body, [empty, builder.constant(np.ones(1, np.int64))], name="unpack")
+    starts = [builder.constant(np.ones(1, np.int64)) for _ in tensors[1:]]
+    count = op.Shape(ranks, start=0, end=1).squeeze([0])
+    (elements, *_), _ = loop(count, body, [empty, *starts], name="unpack")
     elements.value.shape = value.shape
     return elements
-
-
-def _shape_of(value: ir.Value) -> ir.Shape:
-    assert value.shape is not None
-    return value.shape
 
 
 def _dtype_of(value: ir.Value) -> ir.DataType:

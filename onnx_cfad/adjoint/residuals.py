@@ -19,7 +19,6 @@ from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.extend import is_tape
 from onnx_cfad.adjoint.loop_slice import LoopSlice, copy_slice, slice_loop
 from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.replay import copy_node
@@ -183,7 +182,7 @@ class _Resolver:
     def last_resort(self, value: ir.Value) -> ir.Value:
         result = self.keeper.save(value, must=True)
         if result is None:
-            raise _cannot_keep(value, checkpoint=self.keeper.carries_only)
+            raise _cannot_keep(value)
         return result
 
     def is_cheap_now(self, node: ir.Node) -> bool:
@@ -322,8 +321,8 @@ def _constant_in(graph: ir.Graph, value: ir.Value, namer: Namer) -> ir.Value:
     return copy
 
 
-def _cannot_keep(value: ir.Value, *, checkpoint: bool) -> UnsupportedOp:
-    """Says of ``value`` why neither the tape (or a ``checkpoint``) holds it nor a copy makes it, and what helps."""
+def _cannot_keep(value: ir.Value) -> UnsupportedOp:
+    """Says of ``value`` why neither the tape holds it nor a copy makes it, and what helps."""
     node = value.producer()
     where = label(node) if node is not None else f"value '{value.name}'"
     cut = "cut off what is computed from it with stop_gradient"
@@ -331,16 +330,6 @@ def _cannot_keep(value: ir.Value, *, checkpoint: bool) -> UnsupportedOp:
     what = f"{varies} the next and which cannot be computed again"
     if isinstance(value.type, ir.TensorType):
         return UnsupportedOp(where, what, "Declare its shape, or move it out of the loop.")
-    if isinstance(value.type, ir.OptionalType):
-        what = f"the reverse pass needs '{value.name}' ({value.type}), and an optional that may be empty is not kept"
-        remedy = f"Carry its content instead, a list without elements (SequenceEmpty) where there is none, or {cut}."
-        return UnsupportedOp(where, what, remedy)
-    if checkpoint and is_tape(value):
-        what = "what a level of the checkpointed loop tapes is a list, and no further level holds it"
-        return UnsupportedOp(where, what, "Give this loop levels=2, or choose taped for it.")
-    if checkpoint and value.shape is None:
-        what = f"the elements of the list '{value.name}' do not have one rank, and no checkpoint holds such a list"
-        return UnsupportedOp(where, what, f"Choose taped for this loop, give its elements one rank, or {cut}.")
     return UnsupportedOp(where, what, f"Keep the list at one length inside the loop or let it only grow, or {cut}.")
 
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, concat, op
 from onnx_cfad.adjoint.extend import NewCarry, counting_carry, extend_loop, sequence_carry
-from onnx_cfad.adjoint.packed import can_pack, pack, unpack
+from onnx_cfad.adjoint.packed import pack, unpack
 from onnx_cfad.adjoint.residuals import Keeper
 from onnx_cfad.adjoint.reverse_loop import ReverseLoop, Sliced
 from onnx_cfad.adjoint.sweep import Sweep
@@ -245,11 +245,9 @@ class LoopKeeper(Keeper):
         cast.append_to(self.site.body)
         return narrow.value
 
-    def _packed(self, value: ir.Value) -> ir.Value | None:
+    def _packed(self, value: ir.Value) -> ir.Value:
         """Keeps a sequence as tensors, which are as long in each iteration as the sequence is there."""
         if value not in self._unpacked:
-            if not can_pack(value):
-                return None
             packing = Builder(self.outer.namer, self.outer.opset)
             tensors = [tensor.value for tensor in pack(packing.expr(value))]
             packing.append_to(self.site.body)

@@ -10,7 +10,7 @@ import pytest
 
 from onnx_cfad.adjoint.checkpointed import Checkpointed
 from onnx_cfad.differentiate import Gradient, differentiate
-from onnx_cfad.errors import PlanError, UnsupportedOp
+from onnx_cfad.errors import PlanError
 from onnx_cfad.graph.regions import control_flow, is_loop
 from onnx_cfad.model import load
 from onnx_cfad.options import Options
@@ -20,9 +20,6 @@ from tests.graph.reading import parsed
 from tests.oracle import check_emitted, run_ort
 
 SETTINGS = ((0, 2), (1, 2), (2, 2), (3, 2), (2, 3))
-REFUSED = {  # three levels, a trip count that only the run knows, and a tape that is a sequence already
-    ("random_draw_in_if_in_body", 2, 3),
-}
 
 
 def gradient(example: Example, plan: str, segment: int | None = None, levels: int | None = None) -> Gradient:
@@ -38,10 +35,6 @@ def test_agrees_with_the_full_tape(name: str, segment: int, levels: int) -> None
     if name == "loop_long":
         pytest.skip("its segments of one to three iterations say nothing new")
     example = all_makers()[name]()
-    if (name, segment, levels) in REFUSED:
-        with pytest.raises(UnsupportedOp, match="Give this loop levels=2"):
-            gradient(example, "checkpointed", segment, levels)
-        return
     taped, checkpointed = (
         gradient(example, "taped").proto(),
         gradient(example, "checkpointed", segment, levels).proto(),

@@ -74,9 +74,8 @@ def page(examples: Sequence[Example], judgements: Mapping[str, Judgement]) -> st
         ("Not told", Verdict.UNTOLD),
         ("Not loaded", Verdict.NOT_LOADED),
     ):
-        text += _REASONS.format(title=title) + "".join(
-            f"{row}\n" for row in _reason_rows(examples, judgements, verdict)
-        )
+        rows = list(_reason_rows(examples, judgements, verdict))
+        text += _REASONS.format(title=title) + "".join(f"{row}\n" for row in rows) if rows else ""
     return text
 
 
