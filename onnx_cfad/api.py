@@ -14,7 +14,7 @@ from onnx_cfad.graph.profile import Profile
 from onnx_cfad.model import Source, load
 from onnx_cfad.options import Initializers, Options
 from onnx_cfad.plan.plan import Plan
-from onnx_cfad.planning import plan_model, with_plan
+from onnx_cfad.planning import plan_model, profile_text, with_plan
 from onnx_cfad.ports import Feeds
 from onnx_cfad.sizes import parse_bytes
 
@@ -332,6 +332,7 @@ def compile(  # noqa: A001 - what it is
     threads: int = 1,
     timeout: float = 600.0,
     memory: str | int | None = None,
+    profile: AnyProfile | None = None,
 ) -> Artifact:
     """``model`` compiled for a target and checked against ONNX Runtime: ``cfad.compile(g, target="llvm").run(feeds)``.
 
@@ -348,9 +349,12 @@ def compile(  # noqa: A001 - what it is
         threads: Threads that a compiled kernel may use.
         timeout: Seconds that each step may take.
         memory: What the process that compiles and runs may hold, such as ``2GiB``; default: half of the machine's.
+        profile: What real runs of the model, or of the primal that it was differentiated from, did: a ``Profile``, or
+            the path of its JSON. Hot branches are compiled first, branches that no run took on their first use.
 
     Raises:
         ModelError: The model or the inputs are unusable.
+        PlanError: The profile is none, or is of another model.
         TargetError: The target is not there, refuses the model, or cannot run it.
         ValidationError: The results are not those of ONNX Runtime.
     """
@@ -359,6 +363,6 @@ def compile(  # noqa: A001 - what it is
     from onnx_cfad.targets.compilation import compile_model  # noqa: PLC0415
 
     limits = Limits(timeout, parse_bytes(memory) if isinstance(memory, str) else memory)
-    options = TargetOptions(build, form, processor, threads, limits)
+    options = TargetOptions(build, form, processor, threads, limits, profile_text(profile))
     source = model.model if isinstance(model, Gradient) else model
     return compile_model(source, target, output, feeds=feeds, options=options, check=check, rtol=rtol)

@@ -434,11 +434,11 @@ def run(
     from onnx_cfad.run import run_file  # noqa: PLC0415
 
     with working(f"running {model}", quiet=quiet or as_json) as tell:
-        results = run_file(model, inputs, output, target=target, tell=tell)
+        ran = run_file(model, inputs, output, target=target, tell=tell)
     if as_json:
-        typer.echo(to_json({}, output=output, outputs=results))
+        typer.echo(to_json(ran, output=output))
     elif not quiet:
-        typer.echo("\n".join(f"{name}: {results[name]}" for name in results) + f"\nwritten: {output}")
+        typer.echo(f"{ran}\nwritten: {output}")
 
 
 app.command("compile")(compile_for_target)

@@ -124,6 +124,12 @@ def compile_for_target(
     ] = None,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Compare with ONNX Runtime on them.")] = True,
     rtol: Annotated[float | None, typer.Option("--rtol", help="Relative error that holds; default by type.")] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile", metavar="FILE", help="What real runs did, from `onnx-cfad profile -o`: hot branches first."
+        ),
+    ] = None,
     processor: Annotated[
         str, typer.Option("--processor", metavar="NAME", help="LLVM's name, such as x86-64-v3; native: this one.")
     ] = "native",
@@ -137,6 +143,7 @@ def compile_for_target(
 ) -> None:
     """Compile MODEL for a target and write it, with a manifest, to DIR; checked against ONNX Runtime."""
     from onnx_cfad.arrays import read_npz  # noqa: PLC0415
+    from onnx_cfad.planning import profile_text  # noqa: PLC0415
     from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
     from onnx_cfad.report.target_tables import manifest_table  # noqa: PLC0415
     from onnx_cfad.report.terminal import show, working  # noqa: PLC0415
@@ -145,7 +152,7 @@ def compile_for_target(
     from onnx_cfad.targets.compilation import compile_model  # noqa: PLC0415
 
     limits = Limits(timeout, None if memory is None else parse_bytes(memory))
-    options = Options(build, form, processor, threads, limits)
+    options = Options(build, form, processor, threads, limits, profile_text(profile))
     feeds = None if inputs is None else read_npz(inputs)
     with working(f"compiling {model}", quiet=quiet or as_json) as tell:
         artifact = compile_model(

@@ -26,6 +26,7 @@ from onnx_cfad.finish import declare_shapes, finish
 from onnx_cfad.graph.activity import Activity, find_activity
 from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.regions import ControlFlowGraph, control_flow, is_loop, loop_site
+from onnx_cfad.graph.site_marks import mark_branches
 from onnx_cfad.graph.stand_in import remove_stand_ins
 from onnx_cfad.graph.straight_through import mark_straight_through
 from onnx_cfad.graph.trips import trip_count
@@ -138,6 +139,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     HoistInvariantsPass()(model)
     mark_straight_through(model, known_estimators(options))
     sites = control_flow(model)
+    mark_branches(sites)
     adjoints = choose_adjoints(sites, types, options, profile)
     trips = site_reports(sites, adjoints)
     selection = select(model, options, sites)

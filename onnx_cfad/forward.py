@@ -35,6 +35,7 @@ from onnx_cfad.finish import declare_shapes, finish
 from onnx_cfad.graph.activity import reached_from_selection
 from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.regions import control_flow
+from onnx_cfad.graph.site_marks import mark_branches
 from onnx_cfad.graph.stand_in import remove_stand_ins
 from onnx_cfad.graph.straight_through import mark_straight_through
 from onnx_cfad.graph.types import Types, types_now
@@ -82,7 +83,10 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
     types = simplify_branches(model, options)
     HoistInvariantsPass()(model)
     mark_straight_through(model, known_estimators(options))
-    selection = select(model, options, control_flow(model))
+    sites = control_flow(model)
+    if options.mode == "forward":  # of a gradient on its way to a Hessian's product, the marks are those of the primal
+        mark_branches(sites)
+    selection = select(model, options, sites)
     types = types_now(model, types)
     chosen, told, implicit = _prepare(model, types, options)
     types_now(model, types)

@@ -92,7 +92,7 @@ def with_plan(
         "plan": plan if named else "auto",
         "plan_text": None if named else plan.to_json() if isinstance(plan, Plan) else _plan_text(Path(plan)),
         "target": target,
-        "profile": profile.to_json() if isinstance(profile, Profile) else _profile_text(profile),
+        "profile": profile_text(profile),
         "sites": tuple(sites),
         "segment": segment,
         "levels": levels,
@@ -108,10 +108,15 @@ def _plan_text(path: Path) -> str:
     return _text("plan", path, f"expected {', '.join(PLANS)} or the file of a plan", "There is no such file.")
 
 
-def _profile_text(path: str | os.PathLike[str] | None) -> str | None:
-    if path is None:
-        return None
-    return _text("profile", Path(path), "there is no such file", "Write one with `onnx-cfad profile -o`.")
+def profile_text(profile: str | os.PathLike[str] | Profile | None) -> str | None:
+    """The JSON text of a profile, or of the file of one; None for none.
+
+    Raises:
+        PlanError: There is no such file, or it cannot be read.
+    """
+    if profile is None or isinstance(profile, Profile):
+        return None if profile is None else profile.to_json()
+    return _text("profile", Path(profile), "there is no such file", "Write one with `onnx-cfad profile -o`.")
 
 
 def _text(kind: str, path: Path, missing: str, remedy: str) -> str:

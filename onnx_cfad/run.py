@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,8 +15,26 @@ from onnx_cfad.errors import ModelError, TargetError
 from onnx_cfad.model import load
 from onnx_cfad.ports import describe
 from onnx_cfad.runtime import Session
+from onnx_cfad.targets.base import Artifact
 from onnx_cfad.targets.compilation import compile_model, open_artifact
 from onnx_cfad.weights import files
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """What a run gave.
+
+    Attributes:
+        outputs: The types and shapes of the outputs by name.
+        compiled: Bodies of an artifact that this run compiled, because it was the first to meet them.
+    """
+
+    outputs: dict[str, str]
+    compiled: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {text}" for name, text in self.outputs.items()]
+        return "\n".join([*lines, *(f"compiled on first use: {name}" for name in self.compiled)])
 
 
 def run_file(
@@ -25,7 +44,7 @@ def run_file(
     *,
     target: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> dict[str, str]:
+) -> Ran:
     """Runs a model, or an artifact, on the arrays of an .npz file and writes its outputs to another.
 
     Args:
@@ -34,9 +53,6 @@ def run_file(
         output: The .npz file to write.
         target: What a model is compiled for first; default, and ``ort``: it runs in ONNX Runtime.
         tell: Called with what is being done.
-
-    Returns:
-        The types and shapes of the outputs by name.
 
     Raises:
         ModelError: The model or the arrays are unusable or do not fit, or the output cannot be written.
@@ -48,9 +64,15 @@ def run_file(
     compiled = Path(model).is_dir()
     check_npz_target(output, inputs, *([] if compiled else [model, *files(load(model))]))
     feeds = read_npz(inputs)
-    results = _run_artifact(model, feeds, target, tell) if compiled else _run_model(model, feeds, target, tell)
+    if compiled:
+        artifact = _opened(model, target)
+        tell(f"running {model}")
+        results = artifact.run(feeds)
+    else:
+        artifact, results = None, _run_model(model, feeds, target, tell)
     write_npz(output, results)
-    return {name: _described(value) for name, value in results.items()}
+    described = {name: _described(value) for name, value in results.items()}
+    return Ran(described, () if artifact is None else tuple(artifact.compiled_on_use))
 
 
 def _run_model(
@@ -61,15 +83,12 @@ def _run_model(
     return compile_model(model, target, feeds=feeds, tell=tell).run(feeds)
 
 
-def _run_artifact(
-    folder: str | os.PathLike[str], feeds: Mapping[str, Any], target: str | None, tell: Callable[[str], None]
-) -> dict[str, Any]:
+def _opened(folder: str | os.PathLike[str], target: str | None) -> Artifact:
     artifact = open_artifact(folder)
     if target not in (None, artifact.manifest.target):
         what = f"it was compiled for the target {artifact.manifest.target}, not {target}"
         raise TargetError(str(folder), what, "Leave --target out.")
-    tell(f"running {folder}")
-    return artifact.run(feeds)
+    return artifact
 
 
 def _described(value: Any) -> str:

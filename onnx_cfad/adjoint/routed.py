@@ -23,6 +23,7 @@ from onnx_cfad.adjoint.residuals import Keeper, resolve
 from onnx_cfad.adjoint.sweep import Sweep, active_captures
 from onnx_cfad.errors import PlanError
 from onnx_cfad.graph.regions import branch_site
+from onnx_cfad.graph.site_marks import mark, marked
 from onnx_cfad.graph.walk import nodes_of
 from onnx_cfad.names import Namer
 
@@ -81,10 +82,17 @@ class Routed(Adjoint):
             types=[_cotangent_type(value) for value in (*captured, *(slot.like for slot in factors.slots))],
             outputs=len(captured) + len(factors.slots),
         )
+        _mark_as(outs[0].value.producer(), node)
         for value, out in zip(captured, outs, strict=False):
             out.value.shape = value.shape
             cotangents.add(value, out)
         factors.contribute(outs[len(captured) :])
+
+
+def _mark_as(reverse: ir.Node | None, node: ir.Node) -> None:
+    """The reverse pass is of the branch that the If ``node`` is of."""
+    assert reverse is not None
+    mark(reverse, marked(node))
 
 
 def _size(branch: ir.Graph, *, saves: bool) -> tuple[bool, int]:

@@ -77,12 +77,13 @@ class Profile:
         return json.dumps({"version": _VERSION, **dataclasses.asdict(self)}, indent=2)
 
 
-def profile_from_json(text: str, model: str) -> Profile:
+def profile_from_json(text: str, model: str, source: str | None = None) -> Profile:
     """The profile that ``Profile.to_json`` wrote as ``text``.
 
     Args:
         text: The JSON text.
         model: Hash of the model that it is to be used for.
+        source: Hash of the model that this one was differentiated from, which it may be of too.
 
     Raises:
         PlanError: The text is no profile, or one of another model.
@@ -95,12 +96,10 @@ def profile_from_json(text: str, model: str) -> Profile:
             f"expected the JSON that `onnx-cfad profile` writes, found something else ({error})",
             "Profile anew.",
         ) from error
-    if found.model != model:
-        raise PlanError(
-            "profile",
-            f"it is of another model ({found.model[:12]}), not of this one ({model[:12]})",
-            "Profile this model.",
-        )
+    if found.model not in (model, source):
+        own = f"not of this one ({model[:12]})"
+        own += f", nor of the one that it was differentiated from ({source[:12]})" if source else ""
+        raise PlanError("profile", f"it is of another model ({found.model[:12]}), {own}", "Profile this model.")
     return found
 
 

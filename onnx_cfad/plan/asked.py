@@ -7,10 +7,11 @@ from onnx_cfad.adjoint.masked import Masked
 from onnx_cfad.adjoint.routed import Routed
 from onnx_cfad.errors import PlanError
 from onnx_cfad.graph.maskable import why_not_masked
+from onnx_cfad.graph.profile import Profile
 from onnx_cfad.graph.regions import ControlFlowGraph, branch_site, is_branch
 from onnx_cfad.names import ADJOINT
 from onnx_cfad.options import Options
-from onnx_cfad.plan.plan import adjoint_from, plan_from_json
+from onnx_cfad.plan.plan import adjoint_from, branches_from_json, plan_from_json
 
 
 def asked_adjoints(sites: ControlFlowGraph, options: Options) -> dict[str, Adjoint]:
@@ -42,3 +43,14 @@ def asked_adjoints(sites: ControlFlowGraph, options: Options) -> dict[str, Adjoi
         if ADJOINT in site.node.metadata_props and options.plan in ("auto", "implicit"):
             asked.setdefault(site.path, adjoint_from(site.node.metadata_props[ADJOINT]))
     return asked
+
+
+def asked_branches(options: Options, profile: Profile | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The branches that are hot, in their order, and the cold ones: by a profile, else by a plan file that has them.
+
+    Raises:
+        PlanError: What the plan file has for branches are none.
+    """
+    if profile is not None:
+        return tuple(profile.hottest()), tuple(profile.never_taken())
+    return branches_from_json(options.plan_text) if options.plan_text is not None else ((), ())

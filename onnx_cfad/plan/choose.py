@@ -49,7 +49,7 @@ from onnx_cfad.graph.types import Types
 from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 from onnx_cfad.graph.work import work_of
 from onnx_cfad.options import Options
-from onnx_cfad.plan.asked import asked_adjoints
+from onnx_cfad.plan.asked import asked_adjoints, asked_branches
 from onnx_cfad.plan.implicit_choice import bytes_of_results, implicit_choice
 from onnx_cfad.plan.plan import Decision, Plan
 from onnx_cfad.plan.schedule import Schedule, best_segment
@@ -95,9 +95,7 @@ def choose_adjoints(sites: ControlFlowGraph, types: Types, options: Options, pro
     _Branches(options, asked, decisions, profile, trips, budget - used).region(sites.root, 1)
     ordered = {site.path: decisions[site.path] for site in sites.sites() if _known(site)}
     warnings = without_effect(sites, options, ordered)
-    if profile is None:
-        return Plan(ordered, warnings=warnings)
-    return Plan(ordered, tuple(profile.hottest()), tuple(profile.never_taken()), warnings)
+    return Plan(ordered, *asked_branches(options, profile), warnings)
 
 
 def _measured(sites: ControlFlowGraph, profile: Profile | None) -> Measured:

@@ -111,6 +111,23 @@ def plan_from_json(text: str) -> dict[str, Adjoint]:
         ) from error
 
 
+def branches_from_json(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The branches that are hot, in their order, and those that are cold in a plan written by ``Plan.to_json``.
+
+    Raises:
+        PlanError: The text is not a plan.
+    """
+    plan_from_json(text)
+    found: Any = json.loads(text).get("branches", {})
+    listed: list[Any] = [found.get(key, []) if isinstance(found, dict) else None for key in ("hot", "cold")]
+    for paths in listed:
+        if not isinstance(paths, list) or not all(isinstance(p, str) and p.endswith(("/then", "/else")) for p in paths):
+            what = f"its branches, hot and cold, are {paths}, expected lists of paths"
+            raise PlanError("plan", what, "Such as main/if_0/then.")
+    hot, cold = listed
+    return tuple(hot), tuple(cold)
+
+
 def _adjoints(plan: Any) -> dict[str, Adjoint]:
     if plan["version"] != 1 or isinstance(plan["version"], bool):
         raise ValueError(f"version {plan['version']}, not 1")

@@ -44,6 +44,8 @@ class Options:
         processor: The processor to compile for, by LLVM's name; ``native`` for this one.
         threads: Threads that a compiled kernel may use.
         limits: What each step may take.
+        profile: What real runs did, as the JSON text of a profile: bodies of hot branches are compiled first, those of
+            branches that no run took on their first use.
     """
 
     build: str | None = None
@@ -51,6 +53,7 @@ class Options:
     processor: str = "native"
     threads: int = 1
     limits: Limits = Limits()
+    profile: str | None = None
 
 
 class Artifact(abc.ABC):
@@ -59,11 +62,14 @@ class Artifact(abc.ABC):
     Attributes:
         folder: Holds the libraries, the manifest and whatever else the target needs.
         manifest: What it is.
+        compiled_on_use: Bodies that the last run has compiled, because it was the first to meet them, each with the
+            number of its libraries.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
+        self.compiled_on_use: dict[str, int] = {}
 
     def run(self, feeds: Feeds, *, limits: Limits | None = None) -> dict[str, Any]:
         """The outputs by name.

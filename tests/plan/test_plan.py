@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,7 +17,7 @@ from onnx_cfad.adjoint.checkpointed import Checkpointed
 from onnx_cfad.adjoint.routed import Routed
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.unrolled import Unrolled
-from onnx_cfad.plan.plan import adjoint_from, plan_from_json, written
+from onnx_cfad.plan.plan import adjoint_from, branches_from_json, plan_from_json, written
 from tests.adjoint.agreement import all_makers
 from tests.oracle import run_ort
 
@@ -184,3 +186,19 @@ def test_checkpoints_beside_a_narrow_tape_are_exact() -> None:
 def test_what_fits_as_a_narrow_tape_is_taped() -> None:
     assert cfad.plan("models/heat.onnx", memory="12MiB", tape="float16")["main/Loop"] == Taped("float16")
     assert isinstance(cfad.plan("models/heat.onnx", memory="12MiB")["main/Loop"], Checkpointed)
+
+
+@pytest.mark.parametrize("branches", [[], {"hot": "main/if_0/then"}, {"cold": [1]}, {"hot": ["main/if_0"]}])
+def test_branches_of_a_plan_file_that_are_none_are_refused(branches: Any) -> None:
+    text = json.dumps({**json.loads(cfad.plan(model("if_in_loop")).to_json()), "branches": branches})
+    with pytest.raises(cfad.CfadError, match="hot and cold"):
+        branches_from_json(text)
+
+
+def test_plan_that_is_given_back_keeps_hot_and_cold_branches(tmp_path: Path) -> None:
+    example = all_makers()["if_captures"]()
+    plan = cfad.plan(example.model, profile=cfad.profile(example.model, example.feeds))
+    assert len(plan.hot) == len(plan.cold) == 1
+    (tmp_path / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+    again = cfad.vjp(example.model, plan=tmp_path / "plan.json").plan
+    assert (again.hot, again.cold) == (plan.hot, plan.cold)

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -50,14 +51,23 @@ def compiled(source: str, architecture: str, form: Form, nvcc: Path | None = Non
     Raises:
         TargetError: There is no nvcc, or it refuses the source; with its first error.
     """
+    return _compiled(source, [f"-{form}", f"-arch={architecture}"], nvcc)
+
+
+def fat_binary(source: str, architectures: Sequence[str] = ARCHITECTURES, nvcc: Path | None = None) -> bytes:
+    """CUDA C compiled to the machine code of several architectures by one call; see ``compiled``."""
+    code = [f"-gencode=arch={a.replace('sm', 'compute')},code={a}" for a in architectures]
+    return _compiled(source, ["-fatbin", *code], nvcc)
+
+
+def _compiled(source: str, options: Sequence[str], nvcc: Path | None) -> bytes:
     compiler = nvcc or find()
     if compiler is None:
         raise TargetError("nvcc", "it is not installed", _REMEDY)
     with tempfile.TemporaryDirectory() as folder:
-        text, made = Path(folder) / "kernels.cu", Path(folder) / f"kernels.{form}"
+        text, made = Path(folder) / "kernels.cu", Path(folder) / "kernels.made"
         text.write_text(source, encoding="utf-8")
-        options = [f"-{form}", f"-arch={architecture}", "-O3", "-w", "-o", str(made), str(text)]
-        _run([str(compiler), *options])
+        _run([str(compiler), *options, "-O3", "-w", "-o", str(made), str(text)])
         return made.read_bytes()
 
 

@@ -68,6 +68,8 @@ class Cuda(Target):
         for name, given, default in (("form", options.form, "auto"), ("processor", options.processor, "native")):
             if given != default:
                 raise TargetError(f"{name} '{given}'", "is for the target llvm alone", f"Leave --{name} out.")
+        if options.profile is not None:
+            raise TargetError("profile", "is for the target llvm alone", "Leave --profile out.")
         worker = _worker(options)
         versions = dict(worker.call("versions")[0])
         compiler = nvcc.find()

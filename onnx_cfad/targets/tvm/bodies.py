@@ -69,6 +69,19 @@ class Body:
             function = self._by_key[key] = self._by_signature(signature_of(arrays, self._guarded))
         return function(arrays)
 
+    def prepare(self, signature: Signature) -> None:
+        """Compiles the library for a signature, unless it is there.
+
+        Raises:
+            Refused: The compiler cannot take the body.
+        """
+        library = self._library(signature)
+        if not library.exists():
+            self._compile(signature, library)
+
+    def _library(self, signature: Signature) -> Path:
+        return self._place.with_name(f"{self._place.name}-{digest(signature)}.so")
+
     def _by_signature(self, signature: Signature) -> Function:
         function = self._functions.get(signature)
         if function is None:
@@ -78,7 +91,7 @@ class Body:
     def _function(self, signature: Signature) -> Function:
         if len(self._functions) == MOST_SHAPES:
             raise Refused(f"it meets more than {MOST_SHAPES} sets of shapes", self.name)
-        library = self._place.with_name(f"{self._place.name}-{digest(signature)}.so")
+        library = self._library(signature)
         if library.exists():
             self.counts.loaded += 1
             return self._compiler.load(library)

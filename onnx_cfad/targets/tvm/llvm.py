@@ -8,7 +8,6 @@ the worker.
 from __future__ import annotations
 
 import difflib
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_cfad.errors import TargetError
-from onnx_cfad.graph.regions import is_loop, label, loop_site
+from onnx_cfad.graph.regions import is_branch, is_loop, label, loop_site
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.model import normalise
@@ -25,21 +24,21 @@ from onnx_cfad.rewriters.legalise import legalise
 from onnx_cfad.runtime import Session
 from onnx_cfad.saving import save
 from onnx_cfad.targets.base import Array, Artifact, Limits, Lowered, Options, Target, Tell
+from onnx_cfad.targets.branch_order import branch_order
 from onnx_cfad.targets.comparison import first_difference
 from onnx_cfad.targets.manifest import Manifest
 from onnx_cfad.targets.tvm import environments
 from onnx_cfad.targets.tvm.bisect import blame
 from onnx_cfad.targets.tvm.builds import BUILDS
-from onnx_cfad.targets.tvm.partition import Whole, partition
-from onnx_cfad.targets.tvm.programs import joined, split
-from onnx_cfad.targets.tvm.specialise import meet, write_bodies
-from onnx_cfad.targets.tvm.whole_loop import whole, why_not_whole, with_shapes
-from onnx_cfad.targets.tvm.worker import BodyError, Worker, shared_worker
+from onnx_cfad.targets.tvm.hosted import Plan, hosted, run_hosted
+from onnx_cfad.targets.tvm.step import Step
+from onnx_cfad.targets.tvm.whole_loop import why_not_whole, with_shapes
+from onnx_cfad.targets.tvm.worker import Worker, shared_worker
 
 LONG = 1_000
 """Trips from which on a loop is left to the host; a virtual machine of Relay holds some 17 kB for each."""
 
-_LIBRARY, _PROGRAM, _BODIES = "model.so", "program.json", "bodies"
+_LIBRARY = "model.so"
 _WHOLE = ("auto", "whole")
 _MACHINES = {"relay": "one program of Relay's virtual machine", "relax": "one compiled function"}
 
@@ -72,14 +71,15 @@ class Llvm(Target):
         """Compiles ``model``; see ``Target``."""
         stamp = self.stamp(options)
         kind, title = stamp["build"], BUILDS[stamp["build"]].title
-        step = _Step(_worker(kind, options), {"processor": stamp["processor"]}, options.limits)
+        step = Step(_worker(kind, options), {"processor": stamp["processor"]}, options.limits)
+        order = branch_order(model, options.profile)
         model = _with_inputs_of(model, feeds)
         if kind == "relax":
             model = with_shapes(model)
         infer_types(model)
         notes: list[str] = []
         if options.form in _WHOLE:
-            reason = _why_not_whole(model, kind) if options.form == "auto" else None
+            reason = _why_not_whole(model, kind, options) if options.form == "auto" else None
             if reason is None:
                 try:
                     tell(f"{title}: the whole model")
@@ -94,8 +94,7 @@ class Llvm(Target):
                     reason = error.what
                 (folder / _LIBRARY).unlink(missing_ok=True)
             notes.append(f"not {_MACHINES[kind]}: {reason}")
-        tell(f"{title}: bodies for a host program")
-        return _hosted_with_functions(model, folder, feeds, step, notes, kind)
+        return hosted(model, folder, feeds, Plan(step, order, tell, tuple(notes)))
 
     def open(self, folder: Path, manifest: Manifest, options: Options) -> Artifact:
         """The artifact in ``folder``; see ``Target``."""
@@ -110,7 +109,7 @@ class Llvm(Target):
         if wanted != here and manifest.stamp["native"]:
             text = f"it was compiled for the processor {wanted}, and this is {here}"
             raise TargetError(str(folder), text, "Compile the model again, or with --processor x86-64-v2.")
-        step = _Step(worker, {"processor": wanted}, options.limits)
+        step = Step(worker, {"processor": wanted}, options.limits)
         return _Compiled(folder, manifest, step)
 
     def blame(self, model: ir.Model, feeds: Mapping[str, Array], options: Options, rtol: float | None) -> str | None:
@@ -123,35 +122,20 @@ class Llvm(Target):
         return found or "no body of a host program differs by itself, so rounding errors may have grown on the way"
 
 
-class _Step:
-    """A worker, the compiler's options, and limits."""
-
-    def __init__(self, worker: Worker, options: dict[str, Any], limits: Limits) -> None:
-        self.worker, self.options, self.limits = worker, options, limits
-
-    def call(
-        self, name: str, arguments: Mapping[str, Any], arrays: Mapping[str, Array] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Runs a command of the worker within the limits."""
-        return self.worker.call(
-            name, {**arguments, "options": self.options}, arrays,
-            timeout_s=self.limits.seconds, memory_bytes=self.limits.memory_bytes,
-        )  # fmt: skip
-
-
 class _Compiled(Artifact):
     """A whole model, or a host program with its bodies."""
 
-    def __init__(self, folder: Path, manifest: Manifest, step: _Step) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, step: Step) -> None:
         super().__init__(folder, manifest)
         self._step = step
 
     def _run(self, feeds: Mapping[str, Array], limits: Limits) -> dict[str, Any]:
-        step = _Step(self._step.worker, self._step.options, limits)
+        step = Step(self._step.worker, self._step.options, limits)
         if "library" in self.manifest.program:
             results = _run_whole(self.folder, feeds, step)
             return dict(zip(self.manifest.outputs, results, strict=True))
-        return _run_hosted(self.folder, self.manifest.program, feeds, step)
+        results, self.compiled_on_use = run_hosted(self.folder, self.manifest.program, feeds, step)
+        return results
 
 
 def _check_processor(name: str, worker: Worker) -> None:
@@ -184,8 +168,10 @@ def _with_inputs_of(model: ir.Model, feeds: Mapping[str, Array]) -> ir.Model:
     return model
 
 
-def _why_not_whole(model: ir.Model, kind: str) -> str | None:
+def _why_not_whole(model: ir.Model, kind: str, options: Options) -> str | None:
     """Why a model is better not compiled as one, before it is tried."""
+    if options.profile is not None and any(map(is_branch, model.graph.all_nodes())):
+        return "the profile says which branches to compile first, and which on first use"
     loops = [node for node in model.graph if is_loop(node)]
     if kind == "relax":
         return next(filter(None, map(why_not_whole, loops)), None)
@@ -204,7 +190,7 @@ def _why_not_machine(node: ir.Node) -> str | None:
 
 
 def _whole(
-    model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _Step, form: str
+    model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: Step, form: str
 ) -> tuple[Lowered, list[Array]]:
     """What was made of the whole model, and what it gives for the sample inputs."""
     with tempfile.TemporaryDirectory(prefix="onnx-cfad-") as temporary:
@@ -223,53 +209,7 @@ def _difference(model: ir.Model, feeds: Mapping[str, Array], results: Sequence[A
     return None if difference is None else f"output '{difference.output}' differs from ONNX Runtime: {difference.what}"
 
 
-def _run_whole(folder: Path, feeds: Mapping[str, Array], step: _Step) -> list[Array]:
+def _run_whole(folder: Path, feeds: Mapping[str, Array], step: Step) -> list[Array]:
     arrays = {str(index): feed for index, feed in enumerate(feeds.values())}
     results = step.call("run_library", {"library": str(folder / _LIBRARY)}, arrays)[1]
     return [results[str(index)] for index in range(len(results))]
-
-
-def _hosted_with_functions(
-    model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _Step, notes: Sequence[str], kind: str
-) -> Lowered:
-    """A host program in which a loop is one function where the build makes one of it."""
-    refused: dict[str, str] = {}
-
-    def is_function(node: ir.Node) -> bool:
-        return kind == "relax" and _first_output(node) not in refused and whole(node)
-
-    while True:
-        reasons = [f"the host runs {site}: {reason}" for site, reason in refused.items()]
-        try:
-            return _hosted(model, folder, feeds, step, (*notes, *reasons), is_function)
-        except BodyError as error:
-            sites = [node for node in partition(model, is_function).bodies[error.body].graph if is_loop(node)]
-            if not sites:
-                raise
-            refused.update((_first_output(node), error.what) for node in sites)
-            shutil.rmtree(folder / _BODIES)
-
-
-def _first_output(node: ir.Node) -> str:
-    return node.outputs[0].name or ""
-
-
-def _hosted(
-    model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: _Step, notes: tuple[str, ...], whole: Whole
-) -> Lowered:
-    parts = partition(model, whole)
-    stems = {name: f"body{index}" for index, name in enumerate(parts.bodies)}
-    (folder / _BODIES).mkdir()
-    met, _ = meet(parts, feeds)
-    write_bodies(parts, met, folder / _BODIES, stems, step.worker.kind)
-    (folder / _PROGRAM).write_text(parts.program.to_json(), encoding="utf-8")
-    program = {"stems": stems, "guarded": {name: list(record.guarded) for name, record in met.items()}}
-    _run_hosted(folder, program, feeds, step)
-    return Lowered(f"a host program over {len(stems)} bodies", program, notes)
-
-
-def _run_hosted(folder: Path, program: Mapping[str, Any], feeds: Mapping[str, Array], step: _Step) -> dict[str, Any]:
-    flat, lists = split(feeds)
-    places = {"program": str(folder / _PROGRAM), "bodies": str(folder / _BODIES), "lists": lists}
-    result, arrays = step.call("run_program", {**places, **program}, flat)
-    return joined(arrays, result["lists"])

@@ -23,6 +23,7 @@ from onnx_cfad.graph.regions import (
     loop_site,
     subgraphs_of,
 )
+from onnx_cfad.graph.site_marks import marked
 from onnx_cfad.graph.trips import goes_on
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.model import normalise
@@ -53,10 +54,12 @@ class Partition:
         program: The control flow.
         bodies: The straight-line models that it calls, by name. Initializers are theirs; inputs and outputs are in the
             order that the calls state, under the same names.
+        sites: For each branch of the program the path of the If that it is of, where its If is marked with one.
     """
 
     program: HostProgram
     bodies: dict[str, ir.Model]
+    sites: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
 
 
 def partition(model: ir.Model, whole: Whole = lambda node: False) -> Partition:  # noqa: ARG005
@@ -81,6 +84,7 @@ class _Partitioner:
         self.whole = whole
         self.constants: dict[str, np.ndarray] = {}
         self.bodies: dict[str, ir.Model] = {}
+        self.sites: dict[str, str] = {}
         self.needed: set[ir.Value] = set()
         self.copies: dict[ir.Value, ir.Value] = {}
 
@@ -97,7 +101,7 @@ class _Partitioner:
         for value in graph.inputs:
             if value.const_value is not None:
                 self.constants[_name(value)] = value.const_value.numpy()
-        return Partition(HostProgram(inputs, outputs, block, self.constants), self.bodies)
+        return Partition(HostProgram(inputs, outputs, block, self.constants), self.bodies, self.sites)
 
     def regions(self, graph: ir.Graph, skipped: int = 0) -> Iterator[tuple[ir.Graph, Sequence[ir.Value]]]:
         """``graph`` and the graphs inside it that the host runs, each with the results that are read."""
@@ -188,6 +192,9 @@ class _Partitioner:
         return ListStep(node.op_type, self.slots(node.inputs), self.slots(node.outputs), attributes)
 
     def branch(self, site: BranchSite, path: str) -> Branch:
+        mark = marked(site.node)
+        if mark is not None:
+            self.sites[path] = mark
         sides = [
             self.block(graph, f"{path}/{side}", graph.outputs)
             for graph, side in zip(site.branches, ("then", "else"), strict=True)

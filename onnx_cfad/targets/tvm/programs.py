@@ -12,6 +12,7 @@ from onnx_cfad.targets.tvm.bodies import Body
 from onnx_cfad.targets.tvm.commands import Arguments, Arrays, Refused, Result, command
 from onnx_cfad.targets.tvm.compiler import Array, Compiler, Version, version_of
 from onnx_cfad.targets.tvm.hostprog import HostProgram, HostProgramError, Machine
+from onnx_cfad.targets.tvm.signatures import signature_from
 
 
 class _Loaded:
@@ -31,10 +32,23 @@ class _Loaded:
         """What became of each body."""
         return {name: dataclasses.asdict(body.counts) for name, body in self.bodies.items()}
 
+    def compiled(self) -> dict[str, int]:
+        """How many libraries each body was compiled to."""
+        return {name: body.counts.compiled for name, body in self.bodies.items()}
+
 
 def offer_programs(compiler: Compiler) -> None:
     """Enters ``run_program`` into the table of commands."""
     loaded: dict[Version, _Loaded] = {}
+
+    @command
+    def compile_body(arguments: Arguments, arrays: Arrays) -> Result:  # noqa: ARG001
+        """Compiles the body ``name``, whose model lies at ``place``, for ``signature``; how many seconds it took."""
+        start = time.perf_counter()
+        options, guarded = arguments.get("options", {}), arguments.get("guarded", ())
+        body = Body(arguments["name"], Path(arguments["place"]), compiler, options, guarded)
+        body.prepare(signature_from(arguments["signature"]))
+        return {"seconds": time.perf_counter() - start}, {}
 
     @command
     def run_program(arguments: Arguments, arrays: Arrays) -> Result:
@@ -47,6 +61,7 @@ def offer_programs(compiler: Compiler) -> None:
         key = version_of(arguments["program"])
         if key not in loaded:
             loaded[key] = _Loaded(arguments, compiler)
+        before = loaded[key].compiled()
         feeds = joined(arrays, arguments.get("lists", {}))
         seconds: list[float] = []
         results: dict[str, Any] = {}
@@ -58,7 +73,8 @@ def offer_programs(compiler: Compiler) -> None:
         except HostProgramError as error:
             raise Refused(str(error)) from error
         flat, lists = split(results)
-        return {"seconds": seconds, "lists": lists, "bodies": loaded[key].counts()}, flat
+        now = {name: n - before[name] for name, n in loaded[key].compiled().items() if n > before[name]}
+        return {"seconds": seconds, "lists": lists, "bodies": loaded[key].counts(), "compiled_now": now}, flat
 
 
 def split(values: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, int]]:

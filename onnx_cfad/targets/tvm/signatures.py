@@ -29,6 +29,13 @@ def signature_of(arrays: Sequence[Any], guarded: Collection[int] = ()) -> Signat
     )
 
 
+def signature_from(plain: Sequence[Sequence[Any]]) -> Signature:
+    """The signature that JSON has made lists of."""
+    return tuple(
+        (str(type_), tuple(shape), None if values is None else tuple(values)) for type_, shape, values in plain
+    )
+
+
 def digest(signature: Signature) -> str:
     """A short name for a signature, for files."""
     return hashlib.sha256(repr(signature).encode()).hexdigest()[:12]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +105,18 @@ def _fixed(body: ir.Model, signature: Signature) -> ir.Model:
     return model
 
 
-def write_bodies(parts: Partition, met: Mapping[str, Met], folder: Path, stems: Mapping[str, str], target: str) -> None:
-    """Writes the bodies for a worker: ``STEM.onnx`` for any inputs, ``STEM-DIGEST.onnx`` for those that were met.
+def write_bodies(
+    parts: Partition,
+    signatures: Mapping[str, Iterable[Signature]],
+    folder: Path,
+    stems: Mapping[str, str],
+    target: str,
+) -> None:
+    """Writes the bodies for a worker: ``STEM.onnx`` for any inputs, ``STEM-DIGEST.onnx`` for given ones.
 
     Args:
         parts: The model.
-        met: What its bodies met.
+        signatures: Those that bodies are specialised for.
         folder: Where the files go.
         stems: The stem for each body.
         target: ``relay`` or ``relax``, which the bodies are legalised for.
@@ -120,5 +126,5 @@ def write_bodies(parts: Partition, met: Mapping[str, Met], folder: Path, stems: 
     """
     for name, body in parts.bodies.items():
         save(legalise_operators(body.clone(), target), folder / f"{stems[name]}.onnx")
-        for signature in met[name].counts if name in met else ():
+        for signature in signatures.get(name, ()):
             save(specialised(body, signature, target), folder / f"{stems[name]}-{digest(signature)}.onnx")

@@ -1,133 +1,132 @@
-"""Which models become CUDA C, and does nvcc compile it: ``python -m tests.targets.cuda.coverage [--every K]``.
+"""Which gradients become CUDA C, and does nvcc compile it: ``python -m tests.targets.cuda.coverage RESULTS.jsonl``.
 
-Models are primals and gradients of the corpus and of models/, in float32. Kernels of several models are compiled
-together, because nvcc takes a second to begin. Prints one table, as docs/targets.md has it. Nothing runs on a GPU.
+Models are those of the corpus and the exported ones, differentiated, their loops taped and checkpointed, in float32.
+What RESULTS.jsonl has is not done again, so that the work can be interrupted. Prints one table, as docs/targets.md has
+it. Nothing runs on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-from collections.abc import Iterator, Mapping
+import dataclasses
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from onnx_cfad.errors import CfadError
 from onnx_cfad.model import load
 from onnx_cfad.targets.cuda import nvcc
-from onnx_cfad.targets.cuda.lowering import Kernels, lower_bodies
+from onnx_cfad.targets.cuda.lowering import lower_bodies
 from onnx_cfad.targets.cuda.target import predicated
 from onnx_cfad.targets.tvm.environments import interpreter
 from onnx_cfad.targets.tvm.partition import partition
 from onnx_cfad.targets.tvm.specialise import meet
 from onnx_cfad.targets.tvm.worker import Worker
-from tests.targets.tvm.host_corpus import Case, corpus_case, corpus_makers, exported_case, exported_names
+from tests.targets.__main__ import FORMS, cases
+from tests.targets.tvm.host_corpus import Case
 
-_TOGETHER = 400  # kernels that nvcc gets at once
+_SECONDS = 120.0  # for the kernels of one body
 
 
-class Row:
-    """One kind of model, counted."""
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of a gradient.
 
-    def __init__(self) -> None:
-        self.models = self.refused = self.whole = self.bodies = self.hosted = self.kernels = 0
+    Attributes:
+        model: The name of the model.
+        form: How its loops are run backwards.
+        bodies: Bodies whose kernels are for the GPU.
+        kernels: Their kernels.
+        hosted: Why bodies stay on the CPU.
+        no_program: Why there is no program at all; "" where there is one.
+        fault: What nvcc says of the kernels, "" where it compiles them for all architectures.
+    """
+
+    model: str
+    form: str
+    bodies: int = 0
+    kernels: int = 0
+    hosted: tuple[str, ...] = ()
+    no_program: str = ""
+    fault: str = ""
 
 
 def main() -> None:
+    """Compiles what is not compiled yet, and prints the table of all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--every", type=int, default=1, help="one model of so many")
-    parser.add_argument("--forms", nargs="+", default=["primal", "taped", "checkpointed", "gradient"])
-    settings = parser.parse_args()
-    rows: dict[str, Row] = collections.defaultdict(Row)
-    reasons: collections.Counter[str] = collections.Counter()
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--form", choices=FORMS, action="append")
+    parser.add_argument("--name", action="append", help="a part of the names of models to compile")
+    given = parser.parse_args()
+    done = {(outcome.model, outcome.form) for outcome in _read(given.results)}
     worker = Worker("relax", interpreter("relax"))
-    waiting: list[tuple[str, Kernels]] = []
-    faults: list[str] = []
-    for number, (name, form, case) in enumerate(_cases(settings.every, settings.forms)):
-        row = rows[form]
-        row.models += 1
-        kernels = _lowered(worker, f"m{number}", case)
-        if isinstance(kernels, str):
-            row.refused += 1
-            reasons[kernels] += 1
-            continue
-        row.bodies += len(kernels.bodies)
-        row.hosted += len(kernels.hosted)
-        row.whole += not kernels.hosted
-        row.kernels += len(kernels.kernels)
-        reasons.update(kernels.hosted.values())
-        waiting.append((name, kernels))
-        if sum(len(k.kernels) for _, k in waiting) >= _TOGETHER:
-            faults += _compile(waiting)
-            waiting = []
-    faults += _compile(waiting)
+    for form in given.form or FORMS:
+        for number, (name, make) in enumerate(cases(form)):
+            chosen = given.name is None or any(part in name for part in given.name)
+            case = make() if chosen and (name, form) not in done else None
+            if case is not None:
+                _write(_outcome(worker, name, form, f"m{number}", case), given.results)
     worker.close()
-    _print(rows, reasons, faults)
+    _print(_read(given.results))
 
 
-def _cases(every: int, forms: list[str]) -> Iterator[tuple[str, str, Case]]:
-    corpus = [(name, form, maker) for form in forms if form != "gradient" for name, maker in corpus_makers()]
-    for name, form, maker in corpus[::every]:
-        case = corpus_case(maker, form)
-        if case is not None:
-            yield name, f"corpus, {form}", case
-    for group, name in exported_names() if "gradient" in forms else ():
-        yield name, "exported, gradient", exported_case(group, name, "gradient")
-
-
-def _lowered(worker: Worker, prefix: str, case: Case) -> Kernels | str:
-    """The kernels of a model; a sentence where there are none."""
-
+def _outcome(worker: Worker, name: str, form: str, prefix: str, case: Case) -> Outcome:
     def ask(command: str, arguments: Mapping[str, Any]) -> Any:
-        return worker.call(command, arguments, timeout_s=120)
+        return worker.call(command, arguments, timeout_s=_SECONDS)
 
     try:
         model, _ = predicated(load(case.model))
         parts = partition(model)
         met, _ = meet(parts, case.feeds)
-        return lower_bodies(parts, met, nvcc.ARCHITECTURES[0], ask, prefix)
+        made = lower_bodies(parts, met, nvcc.ARCHITECTURES[0], ask, prefix)
     except CfadError as error:
-        return str(error)
-
-
-def _compile(models: list[tuple[str, Kernels]]) -> list[str]:
-    """What nvcc says of the kernels of some models, for each architecture; together first, alone where that fails."""
-    faults: list[str] = []
-    texts: dict[str, list[tuple[str, Kernels]]] = {}
-    for name, kernels in models:
-        if kernels.kernels:
-            texts.setdefault(kernels.preamble, []).append((name, kernels))
-    for preamble, group in texts.items():
-        source = "\n".join([preamble, *(text for _, k in group for text in k.kernels.values())])
-        found = [fault for architecture in nvcc.ARCHITECTURES for fault in _fault(source, architecture)]
-        if found:
-            faults += found if len(group) == 1 else _compile_alone(group)
-    return faults
-
-
-def _fault(source: str, architecture: str) -> list[str]:
+        return Outcome(name, form, no_program=str(error))
+    fault = ""
     try:
-        nvcc.compiled(source, architecture, "cubin")
+        if made.kernels:
+            nvcc.fat_binary(made.source())
     except CfadError as error:
-        return [f"{architecture}: {error}"]
-    return []
+        fault = str(error)
+    return Outcome(name, form, len(made.bodies), len(made.kernels), tuple(made.hosted.values()), "", fault)
 
 
-def _compile_alone(group: list[tuple[str, Kernels]]) -> list[str]:
-    return [f"{name}: {fault}" for name, kernels in group for fault in _compile([(name, kernels)])]
+def _write(outcome: Outcome, path: Path) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
 
 
-def _print(rows: Mapping[str, Row], reasons: collections.Counter[str], faults: list[str]) -> None:
-    print("| models | number | no program | all bodies on the GPU | bodies on the GPU | on the CPU | kernels |")
+def _read(path: Path) -> list[Outcome]:
+    """The outcomes of a file, the last one of each gradient."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = [Outcome(**json.loads(line)) for line in lines]
+    return list({(outcome.model, outcome.form): outcome for outcome in found}.values())
+
+
+def _print(outcomes: Sequence[Outcome]) -> None:
+    print("| gradients | number | no program | all bodies on the GPU | bodies on the GPU | on the CPU | kernels |")
     print("|---|---|---|---|---|---|---|")
-    for form, row in rows.items():
-        counts = (row.models, row.refused, row.whole, row.bodies, row.hosted, row.kernels)
-        print("| " + " | ".join([form, *map(str, counts)]) + " |")
-    print(f"\nnvcc, {' and '.join(nvcc.ARCHITECTURES)}: {len(faults)} models whose kernels do not compile")
-    for fault in faults:
-        print(f"- {fault}")
+    for group, form in itertools.product(("corpus", "exported"), FORMS):
+        mine = [o for o in outcomes if o.form == form and ("/" in o.model) == (group == "exported")]
+        counts = (
+            len(mine), sum(bool(o.no_program) for o in mine), sum(not (o.hosted or o.no_program) for o in mine),
+            sum(o.bodies for o in mine), sum(len(o.hosted) for o in mine), sum(o.kernels for o in mine),
+        )  # fmt: skip
+        print(f"| {group}, {form} | " + " | ".join(f"{count:,}" for count in counts) + " |")
+    faults = [o for o in outcomes if o.fault]
+    print(f"\nnvcc, {' and '.join(nvcc.ARCHITECTURES)}: {len(faults)} gradients whose kernels do not compile")
+    for outcome in faults:
+        print(f"- {outcome.model}, {outcome.form}: {outcome.fault}")
+    reasons = collections.Counter(reason for outcome in outcomes for reason in outcome.hosted)
     print("\nWhy bodies stay on the CPU:")
     for reason, count in reasons.most_common(25):
         print(f"- {count}: {reason[:160]}")
+    print("\nWhy there is no program:")
+    for outcome in outcomes:
+        if outcome.no_program:
+            print(f"- {outcome.model}, {outcome.form}: {outcome.no_program[:200]}")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def test_cold_branch_is_compiled_when_it_is_taken_first(kind: str, tmp_path: Pat
     parts = partition(parsed(TEXT))
     stems = {name: f"body{index}" for index, name in enumerate(parts.bodies)}
     met, _ = meet(parts, {"x": X, "c": np.array(False)})
-    write_bodies(parts, met, tmp_path, stems, kind)
+    write_bodies(parts, {name: record.counts for name, record in met.items()}, tmp_path, stems, kind)
     (tmp_path / "program.json").write_text(parts.program.to_json(), encoding="utf-8")
     worker = shared_worker(kind, interpreter(kind))
 
