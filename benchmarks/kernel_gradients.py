@@ -1,5 +1,6 @@
-# Claim: of the ways to write the gradient of a convolution by its kernel in standard operators, products tap by tap in
-# a Scan take at most 1.15 times the processor time of the fastest, and 1.35 times that of the forward convolution.
+# Claim: of the ways to write the gradient of a convolution by its kernel in standard operators, one Conv whose places
+# are taps and channels takes at most 1.15 times the processor time of the fastest, and 1.35 times that of the forward
+# convolution. It has six nodes, those that move data among them.
 """Forms of the gradient of a convolution by its kernel, each a model of its own, beside the forward convolution."""
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 SIZES = ((4, 16, 16, 3), (8, 32, 16, 3), (4, 64, 14, 3))
 """Images, channels (in and out), height and width, taps of an axis."""
+OWN = "one Conv over taps and channels"
 ROUNDS, RUNS = 6, 20
 
 Form = tuple[list[Any], dict[str, Any]]
@@ -57,9 +59,9 @@ def _compare(bench: Bench, size: tuple[int, int, int, int]) -> None:
         nodes = machine.count_nodes(model.graph)
         bench.report({"case": case, "form": name, "nodes": nodes, "times_forward": seconds[name] / seconds["forward"]})
     least = min(FORMS, key=seconds.__getitem__)
-    scan = seconds["products in a Scan"]
-    bench.claim(f"{case}: the Scan, in units of the fastest form ({least})", scan / seconds[least], at_most=1.15)
-    bench.claim(f"{case}: the Scan, times the forward convolution", scan / seconds["forward"], at_most=1.35)
+    own = seconds[OWN]
+    bench.claim(f"{case}: {OWN}, in units of the fastest form ({least})", own / seconds[least], at_most=1.15)
+    bench.claim(f"{case}: {OWN}, times the forward convolution", own / seconds["forward"], at_most=1.35)
 
 
 def _model(form: Form, feeds: dict[str, Any], result: list[int]) -> onnx.ModelProto:
@@ -94,6 +96,22 @@ def _one_conv(images: int, channels: int, side: int, taps: int) -> Form:
         helper.make_node("Conv", ["xt", "c"], ["r"], pads=[taps // 2] * 4),
         helper.make_node("Transpose", ["r"], ["y"], perm=swap),
     ], {}
+
+
+def _taps_and_channels(images: int, channels: int, side: int, taps: int) -> Form:
+    """Channels follow the places along one axis; a dilation of as many channels goes from one place to the next."""
+    half = taps // 2
+    return [
+        helper.make_node("Transpose", ["x"], ["last"], perm=[0, 2, 3, 1]),
+        helper.make_node("Reshape", ["last", "signal"], ["xs"]),
+        helper.make_node("Transpose", ["ct"], ["c"], perm=[1, 0, 2, 3]),
+        helper.make_node("Conv", ["xs", "c"], ["r"], dilations=[1, channels], pads=[half, half * channels] * 2),
+        helper.make_node("Reshape", ["r", "shape"], ["kernel"]),
+        helper.make_node("Transpose", ["kernel"], ["y"], perm=[0, 3, 1, 2]),
+    ], {
+        "signal": np.array([1, images, side, side * channels]),
+        "shape": np.array([channels, taps, taps, channels]),
+    }  # fmt: skip
 
 
 def _taps(side: int, taps: int) -> dict[str, Any]:
@@ -186,6 +204,7 @@ def _unit_kernels(images: int, channels: int, side: int, taps: int) -> Form:
 
 FORMS: dict[str, Callable[[int, int, int, int], Form]] = {
     "one Conv over the batch": _one_conv,
+    OWN: _taps_and_channels,
     "products in a Scan": _scan_of_products,
     "Einsum in a Scan": _scan_of_einsums,
     "one Gather of all taps": _gather,

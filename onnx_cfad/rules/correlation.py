@@ -13,8 +13,9 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Expr, concat, op
+from onnx_cfad.rules.tap_convolution import applies, tap_convolution
 from onnx_cfad.rules.tap_products import pays_off, tap_products
-from onnx_cfad.rules.windows import Size, Window, size_of, vector
+from onnx_cfad.rules.windows import Size, Window, aligned, crop, size_of, vector
 
 
 def spread(y: Expr, w: Expr, windows: Sequence[Window], *, group: int) -> Expr:
@@ -44,7 +45,7 @@ def spread(y: Expr, w: Expr, windows: Sequence[Window], *, group: int) -> Expr:
         "output_padding": surplus if any(surplus) else None,
     }
     result = _conv_transpose(y, w, group, attributes)
-    return _crop(result, {axis: (start, windows[axis].signal) for axis, start in cropped.items()})
+    return crop(result, {axis: (start, windows[axis].signal) for axis, start in cropped.items()})
 
 
 def _conv_transpose(y: Expr, w: Expr, group: int, attributes: Mapping[str, Any]) -> Expr:
@@ -69,22 +70,24 @@ def _unless_ones(numbers: Iterable[int]) -> list[int] | None:
 
 def correlate(x: Expr, w: Expr, windows: Sequence[Window], *, group: int) -> Expr:
     """The correlation itself, with exactly ``count`` places: x [N, C, signal...], w [M, C / group, ...]."""
-    x, pads, excess = _aligned(x, windows)
+    x, pads, excess = aligned(x, windows)
     strides = [window.stride for window in windows]
     y = op.Conv(x, w, strides=strides, dilations=[window.dilation for window in windows], pads=pads, group=group)
     longer = [axis for axis, more in enumerate(excess) if more is None or more >= strides[axis]]
-    return _crop(y, {axis: (0, windows[axis].count) for axis in longer})
+    return crop(y, {axis: (0, windows[axis].count) for axis in longer})
 
 
 def correlate_taps(x: Expr, y: Expr, windows: Sequence[Window], *, group: int) -> Expr:
     """The adjoint of the correlation by its kernel: x [N, C, signal...], y [N, M, count...] to [M, C / group, taps...].
 
-    One Conv over the batch, with y as the kernel: strides are the dilations of the correlation and the other way round.
-    Products tap by tap where these are faster.
+    One Conv whose places are taps and channels where that can be, else products tap by tap where these are faster, else
+    one Conv over the batch, with y as the kernel: strides are the dilations of the correlation and the other way round.
     """
+    if applies(x, y, windows, group):
+        return tap_convolution(x, y, windows)
     if pays_off(x, y, windows, group):
         return tap_products(x, y, windows, group=group)
-    x, pads, excess = _aligned(x, windows)
+    x, pads, excess = aligned(x, windows)
     axes = _axes(windows)
     dilations = [window.dilation for window in windows]
     taps = op.Conv(
@@ -96,38 +99,7 @@ def correlate_taps(x: Expr, y: Expr, windows: Sequence[Window], *, group: int) -
         group=group,
     )
     longer = [axis for axis, more in enumerate(excess) if more is None or more >= dilations[axis]]
-    return _crop(op.Transpose(taps, perm=[1, 0, *axes]), {axis: (0, windows[axis].kernel) for axis in longer})
-
-
-def _aligned(x: Expr, windows: Sequence[Window]) -> tuple[Expr, list[int], list[int | None]]:
-    """The signal padded so that the last place of the window ends at its end where that is possible.
-
-    Returns:
-        The signal (padded already where only the run knows the padding), the padding that is left to do, and per axis
-        how many elements are left over after the last place.
-    """
-    before: list[Size] = []
-    after: list[Size] = []
-    pads: list[tuple[int, int]] = []
-    excess: list[int | None] = []
-    for window in windows:
-        begin, end = window.begin, window.end
-        if not (isinstance(begin, int) and isinstance(end, int)):
-            before.append(begin)
-            after.append(end)
-            begin = end = 0
-        else:
-            before.append(0)
-            after.append(0)
-        if window.slack is None:
-            pads.append((begin, end))
-            excess.append(window.longest_slack)
-        else:
-            pads.append((begin, max(end - window.slack, 0)))
-            excess.append(max(window.slack - end, 0))
-    if any(not isinstance(size, int) for size in (*before, *after)):
-        x = op.Pad(x, vector([0, 0, *before, 0, 0, *after], x.builder), 0)
-    return x, [begin for begin, _ in pads] + [end for _, end in pads], excess
+    return crop(op.Transpose(taps, perm=[1, 0, *axes]), {axis: (0, windows[axis].kernel) for axis in longer})
 
 
 def _axes(windows: Sequence[Window]) -> list[int]:
@@ -147,16 +119,3 @@ def _groups_to_batch(x: Expr, rank: int, group: int) -> Expr:
     parts = op.Reshape(x, vector([0, group, -1, *spatial], x.builder))
     swapped = op.Transpose(parts, perm=[2, 1, 0, *(axis + 1 for axis in axes)])
     return op.Reshape(swapped, vector([each, -1, *spatial], x.builder))
-
-
-def _crop(x: Expr, kept: dict[int, tuple[Size, Size]]) -> Expr:
-    """Spatial axes of ``x`` cut to (first element, number of elements)."""
-    if not kept:
-        return x
-    starts = vector([start for start, _ in kept.values()], x.builder)
-    ends = vector([_sum(start, length) for start, length in kept.values()], x.builder)
-    return op.Slice(x, starts, ends, [axis + 2 for axis in kept])
-
-
-def _sum(a: Size, b: Size) -> Size:
-    return b if isinstance(a, int) and a == 0 else a + b

@@ -1,8 +1,7 @@
 """The adjoint of a correlation by its kernel, tap by tap: one matrix product over batch and places for each tap.
 
 A Scan over the taps reads the shifted signal and multiplies; no more than one shifted copy is held. Two to three times
-faster in ONNX Runtime 1.32 than one Conv over the batch, unless there are few channels or few places. Where all copies
-together are small, one Gather makes them and one product takes all taps. A kernel of one
+faster in ONNX Runtime 1.32 than one Conv over the batch, unless there are few channels or few places. A kernel of one
 tap takes no Scan: there a product for each of the batch is faster than the transpositions that one product would need.
 """
 
@@ -10,9 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -23,7 +20,6 @@ from onnx_cfad.rules.windows import Size, Window, size_of, vector
 
 _FEW_CHANNELS = 16
 _FEW_PLACES = 64
-_FEW_BYTES = 1 << 20  # of all shifted copies together
 
 
 def pays_off(x: Expr, y: Expr, windows: Sequence[Window], group: int) -> bool:
@@ -50,12 +46,7 @@ def tap_products(x: Expr, y: Expr, windows: Sequence[Window], *, group: int) -> 
         product = _only_product(_padded(x, windows, 2), y, windows, group, rows, columns)
     else:
         seeds = wide(y)
-        signal, few = x.cast(seeds.dtype), group == 1 and _are_few(x, seeds, windows)
-        product = (
-            _gathered_products(signal, seeds, windows, rows, columns)
-            if few
-            else _stacked_products(signal, seeds, windows, group, rows, columns)
-        ).cast(y.dtype)
+        product = _stacked_products(x.cast(seeds.dtype), seeds, windows, group, rows, columns).cast(y.dtype)
     return op.Reshape(product, [rows, columns // group, *kernel])
 
 
@@ -66,47 +57,6 @@ def _padded(x: Expr, windows: Sequence[Window], first: int) -> Expr:
         return x
     before, behind = [0] * first, [0] * (2 - first)
     return op.Pad(x, vector([*before, *begins, *behind, *before, *ends, *behind], x.builder))
-
-
-def _are_few(x: Expr, y: Expr, windows: Sequence[Window]) -> bool:
-    """Whether the shifted copies are known and small enough to be made at once."""
-    sizes = [size_of(x, 0), size_of(x, 1), *(w.count for w in windows), *(w.kernel for w in windows)]
-    padded = [size for w in windows for size in (w.signal, w.begin, w.end)]
-    known = [size for size in sizes if isinstance(size, int)]
-    if len(known) < len(sizes) or not all(isinstance(size, int) for size in padded):
-        return False
-    return math.prod(known) * y.dtype.itemsize <= _FEW_BYTES
-
-
-def _gathered_products(x: Expr, y: Expr, windows: Sequence[Window], rows: int, columns: int) -> Expr:
-    """The product for each tap, with the taps last: [M, C, T]; one Gather makes all shifted copies.
-
-    Faster than a Scan by a tenth where the copies fit the cache, and its session is created in a third of the time.
-    """
-    axes = list(range(2, 2 + len(windows)))
-    signal = _padded(op.Transpose(x, perm=[*axes, 0, 1]), windows, 0)
-    index = _places(windows)
-    batch = size_of(x, 0)
-    assert isinstance(batch, int)
-    flat = op.Reshape(signal, [-1, batch * columns])
-    copies = op.Reshape(op.Gather(flat, x.builder.constant(index)), [len(index), -1, columns])
-    product = op.MatMul(op.Reshape(op.Transpose(y, perm=[1, *axes, 0]), [rows, -1]), copies)
-    product.value.shape = ir.Shape([len(index), rows, columns])
-    return op.Transpose(product, perm=[1, 2, 0])
-
-
-def _places(windows: Sequence[Window]) -> np.ndarray[Any, Any]:
-    """For each tap and each place the element of the flat padded signal that it reads: [T, P]. All sizes are known."""
-    lengths = [_known(w.signal) + _known(w.begin) + _known(w.end) for w in windows]
-    taps = np.indices([_known(w.kernel) for w in windows]).reshape(len(windows), -1, 1)
-    places = np.indices([_known(w.count) for w in windows]).reshape(len(windows), 1, -1)
-    read = [taps[k] * w.dilation + places[k] * w.stride for k, w in enumerate(windows)]
-    return np.asarray(np.ravel_multi_index(read, lengths))
-
-
-def _known(size: Size) -> int:
-    assert isinstance(size, int)
-    return size
 
 
 def _stacked_products(x: Expr, y: Expr, windows: Sequence[Window], group: int, rows: int, columns: int) -> Expr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from onnx_cfad.adjoint.expr import Builder, Expr, op
 
@@ -138,3 +138,47 @@ def _halves(total: Size) -> tuple[Size, Size]:
         return total // 2, total - total // 2
     half = total / 2
     return half, total - half
+
+
+def aligned(x: Expr, windows: Sequence[Window]) -> tuple[Expr, list[int], list[int | None]]:
+    """The signal padded so that the last place of the window ends at its end where that is possible.
+
+    Returns:
+        The signal (padded already where only the run knows the padding), the padding that is left to do, and per axis
+        how many elements are left over after the last place.
+    """
+    before: list[Size] = []
+    after: list[Size] = []
+    pads: list[tuple[int, int]] = []
+    excess: list[int | None] = []
+    for window in windows:
+        begin, end = window.begin, window.end
+        if not (isinstance(begin, int) and isinstance(end, int)):
+            before.append(begin)
+            after.append(end)
+            begin = end = 0
+        else:
+            before.append(0)
+            after.append(0)
+        if window.slack is None:
+            pads.append((begin, end))
+            excess.append(window.longest_slack)
+        else:
+            pads.append((begin, max(end - window.slack, 0)))
+            excess.append(max(window.slack - end, 0))
+    if any(not isinstance(size, int) for size in (*before, *after)):
+        x = op.Pad(x, vector([0, 0, *before, 0, 0, *after], x.builder), 0)
+    return x, [begin for begin, _ in pads] + [end for _, end in pads], excess
+
+
+def crop(x: Expr, kept: Mapping[int, tuple[Size, Size]]) -> Expr:
+    """Spatial axes of ``x`` cut to (first element, number of elements)."""
+    if not kept:
+        return x
+    starts = vector([start for start, _ in kept.values()], x.builder)
+    ends = vector([_sum(start, length) for start, length in kept.values()], x.builder)
+    return op.Slice(x, starts, ends, [axis + 2 for axis in kept])
+
+
+def _sum(a: Size, b: Size) -> Size:
+    return b if isinstance(a, int) and a == 0 else a + b

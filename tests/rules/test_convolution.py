@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
 import onnx_cfad as cfad
-from onnx_cfad.rules import tap_products
+from onnx_cfad.rules import correlation
 from tests.oracle import FLOAT, assert_vjp, node_model, run_ort, run_reference
 from tests.rules.forms import Case, case, check, each_form
 
@@ -111,27 +113,26 @@ def test_static_shapes_need_one_node_a_cotangent() -> None:
     ).proto()
     kinds = [node.op_type for node in emitted.graph.node]
     assert sorted(kind for kind in kinds if "Conv" in kind) == ["Conv", "Conv", "ConvTranspose"]
-    assert set(kinds) <= {"Conv", "ConvTranspose", "Transpose", "Identity"}
+    assert set(kinds) <= {"Conv", "ConvTranspose", "Transpose", "Reshape", "Identity"}
 
 
-@each_form([case for case in (*CONV, *TRANSPOSED) if "taps" in case.name])
-def test_products_tap_by_tap(case: Case, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The form for signals of which many shifted copies would be too large."""
-    monkeypatch.setattr(tap_products, "_FEW_BYTES", 0)
+@each_form([case for case in (*CONV, *TRANSPOSED) if "taps" in case.name or case.name.startswith("2d")])
+def test_forms_for_taps_with_gaps(case: Case, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products tap by tap with many channels, one Conv over the batch with few."""
+    monkeypatch.setattr(correlation, "applies", lambda *_: False)
     check(case, form)
 
 
-def test_small_products_of_taps_are_one_product() -> None:
+def test_gradient_by_a_kernel_is_one_conv_between_five_nodes_that_move_data() -> None:
     feeds = {"x": normal(2, 16, 9, 9), "w": normal(16, 16, 3, 3)}
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
     graph = cfad.vjp(node_model(node, feeds), wrt=["w"]).proto().graph
-    outside = [n.op_type for n in graph.node if n.op_type != "Conv"]
-    assert sorted(outside) == ["Gather", "MatMul", "Pad", *["Reshape"] * 4, *["Transpose"] * 3]
+    assert sorted(n.op_type for n in graph.node[1:]) == ["Conv", *["Reshape"] * 2, *["Transpose"] * 3]
 
 
-def test_large_products_of_taps_need_ten_nodes() -> None:
+def test_products_of_taps_with_gaps_need_ten_nodes() -> None:
     feeds = {"x": normal(2, 16, 32, 32), "w": normal(16, 16, 3, 3)}
-    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[2] * 4, dilations=[2, 2])
     graph = cfad.vjp(node_model(node, feeds), wrt=["w"]).proto().graph
     outside = [n.op_type for n in graph.node if n.op_type != "Conv"]
     assert sorted(outside) == ["Pad", "Reshape", "Reshape", "Scan", "Transpose", "Transpose", "Transpose"]
@@ -140,8 +141,34 @@ def test_large_products_of_taps_need_ten_nodes() -> None:
     assert [n.op_type for n in body.node] == ["Slice", "Reshape", "MatMul"]
 
 
+def _with_open_dimensions(model: onnx.ModelProto, axes: Sequence[int]) -> onnx.ModelProto:
+    """``model`` with names for dimensions of x."""
+    for axis in axes:
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"x_{axis}"
+    return model
+
+
+@pytest.mark.parametrize(
+    "attributes", [{"pads": [1, 0, 1, 2]}, {"auto_pad": "SAME_LOWER"}, {"strides": [2, 3]}], ids=str
+)
+@pytest.mark.parametrize("axes", [[0], [2], [3], [0, 2], [0, 3], [2, 3], [0, 2, 3]], ids=str)
+def test_known_channels_and_open_sizes(axes: list[int], attributes: dict[str, Any]) -> None:
+    node = helper.make_node("Conv", ["x", "w"], ["y"], **attributes)
+    feeds = {"x": normal(2, 3, 6, 7), "w": normal(4, 3, 3, 2)}
+    assert_vjp(_with_open_dimensions(node_model(node, feeds), axes), feeds)
+
+
+@pytest.mark.parametrize("axes", [[0], [0, 2, 3]], ids=str)
+def test_empty_batch_has_a_gradient_of_zeros(axes: list[int]) -> None:
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
+    feeds = {"x": normal(3, 4, 12, 12), "w": normal(5, 4, 3, 3)}
+    emitted = cfad.vjp(_with_open_dimensions(node_model(node, feeds), axes), wrt=["w"]).proto()
+    found = run_ort(emitted, {**feeds, "x": feeds["x"][:0], "y_grad": normal(0, 5, 12, 12)})["w_grad"]
+    np.testing.assert_array_equal(found, np.zeros_like(feeds["w"]))
+
+
 @pytest.mark.parametrize("kernel", [3, 1])
-def test_products_of_taps_of_half_precision_are_summed_in_float32(kernel: int) -> None:
+def test_gradients_by_kernels_of_half_precision_are_summed_in_float32(kernel: int) -> None:
     """The signal has fewer elements than the cotangent, so that it alone would be summed exactly in 16 bits."""
     x = np.full((1, 16, 12, 12), 1.0, np.float16)
     seed = np.full((1, 64, 12, 12), 2.0**-11 + 2.0**-9, np.float16)
