@@ -167,9 +167,12 @@ class Namer:
 
 
 def names_in(model: ir.Model) -> set[str]:
-    """Every name of a value, node or graph in any scope of ``model``."""
+    """Every name of a value, node or graph in any scope of ``model``, functions included."""
     found: set[str] = set()
-    for graph in graphs_of(model.graph):
+    graphs = graphs_of(model.graph)
+    for function in model.functions.values():
+        graphs += graphs_of(function.graph)
+    for graph in graphs:
         found.add(graph.name or "")
         found.update(value.name or "" for value in graph.inputs)
         found.update(graph.initializers)

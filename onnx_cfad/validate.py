@@ -16,6 +16,7 @@ from onnx_cfad.errors import ModelError, TargetError
 from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.interface import Interface, read_interface, read_tangents
 from onnx_cfad.model import Source, fingerprint, load
+from onnx_cfad.numeric.as_specified import as_specified, miscomputed
 from onnx_cfad.numeric.evaluators import choose_evaluator
 from onnx_cfad.numeric.made_up import moved
 from onnx_cfad.numeric.made_up_seeds import make_up_inputs
@@ -111,7 +112,7 @@ class _Subject:
     """What is checked, ready to run.
 
     Attributes:
-        primal: The original model.
+        primal: The original model, as the specification reads it.
         interface: How the two models relate.
         original: The original model in ONNX Runtime.
         extended: The gradient model in ONNX Runtime.
@@ -153,9 +154,10 @@ def _subject(
     model: Source, gradient: Gradient | Source, feeds: Feeds | None, *, loss: str | None, seed: int
 ) -> _Subject:
     rng = np.random.default_rng(seed)
-    primal, derived = load(model), load(gradient)
-    interface = read_interface(primal, derived, loss)
-    original = Session(model, threads=1)
+    loaded, derived = load(model), load(gradient)
+    interface = read_interface(loaded, derived, loss)
+    primal = as_specified(loaded)
+    original = Session(model if primal is loaded else primal, threads=1)
     given = dict(feeds or {})
 
     def single(source: Source) -> Session | ManySeeds:
@@ -172,8 +174,9 @@ def _subject(
         for name in interface.outputs
     }
     recorded = derived.metadata_props.get("onnx_cfad.source")
-    other = recorded is not None and recorded != fingerprint(primal)
+    other = recorded is not None and recorded != fingerprint(loaded)
     remarks = ("the gradient model says that it was made from another model",) if other else ()
+    remarks += () if primal is loaded else miscomputed(model, given, outputs)
     tape = narrow_tape(derived)
     remade = None if tape is None or other else with_exact_tape(load(model), derived)
     exact = None if remade is None else single(remade.model)

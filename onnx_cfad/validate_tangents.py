@@ -14,6 +14,7 @@ from onnx_cfad.errors import TargetError
 from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.interface import recorded_holders, recorded_options
 from onnx_cfad.names import InterfaceNames
+from onnx_cfad.numeric.as_specified import as_specified, miscomputed
 from onnx_cfad.numeric.evaluators import choose_evaluator
 from onnx_cfad.numeric.made_up import moved
 from onnx_cfad.numeric.made_up_seeds import make_up_inputs
@@ -95,19 +96,22 @@ def validate_tangents(
         progress: Told after each output.
     """
     given = dict(feeds or {})
+    source, primal = primal, as_specified(primal)
     original = Session(primal, threads=1)
     parts = names.tangents.values(), names.pushed.values()
     session = as_single(Session(derived, threads=1), derived, *parts, given)
     if not given and any(port.required for port in original.inputs):
         given = dict(make_up_inputs(primal, original.run, seed))
     outputs = original.run(given)
+    told = () if primal is source else miscomputed(source, given, outputs)
     loss = loss or str(recorded_options(derived).get("loss"))
     reference = _gradient_of(primal, names, loss) if names.gradients else primal
     holders = {} if names.gradients else recorded_holders(derived)
     model, inputs, values = opened(reference, list(names.tangents), {n: holders.get(n) or n for n in names.tangents})
     subject = _Subject(Session(reference, threads=1), model, session, names, inputs, values)
     if all(is_pure(node) for node in primal.graph):
-        return _checked(subject, given, outputs, extent, seed=seed, progress=progress)
+        checked = _checked(subject, given, outputs, extent, seed=seed, progress=progress)
+        return dataclasses.replace(checked, remarks=(*told, *checked.remarks))
     rows = tuple(unchecked_row(name, value) for name, value in subject.pushed(given, None).tangents.items())
     remarks = ("the model draws random numbers: two runs differ, so that nothing can be compared",)
     return Validation(rows, (), "none", remarks, seed, subject="tangent")

@@ -359,6 +359,44 @@ def test_loop_body_that_returns_one_list_twice(trips: int, plan: str) -> None:
     np.testing.assert_allclose(found["x_grad"], seed * slope, rtol=1e-10)
 
 
+@EVERY_PLAN
+@pytest.mark.parametrize("trips", [0, 1, 4])
+def test_loop_body_that_returns_its_iteration_number(trips: int, plan: str) -> None:
+    """As a carry, which the next iteration reads an element by, and as a row."""
+    gradient = cfad.vjp(model(NUMBERED), **PLANS[plan])
+    x, seed = np.asarray([0.3, -0.7, 1.1, 0.4]), np.asarray([1.0, -2.0, 0.5, 1.5])
+    found = run_ort(gradient.proto(), {"x": x, "k": np.asarray(3), "n": np.asarray(trips), "y_grad": seed})
+    before = [3, *range(trips)]
+    np.testing.assert_array_equal(found["last"], before[-1])
+    np.testing.assert_array_equal(found["rows"], np.arange(trips))
+    np.testing.assert_allclose(found["y"], x + sum(np.sin(x[k]) for k in before[:-1]), rtol=1e-12)
+    expected = seed.copy()
+    for k in before[:-1]:
+        expected[k] += seed.sum() * np.cos(x[k])
+    np.testing.assert_allclose(found["x_grad"], expected, rtol=1e-12)
+
+
+NUMBERED = """g (double[4] x, int64 k, int64 n) => (double[4] y, int64 last, int64[r] rows) {
+    y, last, rows = Loop (n, , x, k) <body = step (int64 i, bool go, double[4] h, int64 before) =>
+        (bool on, double[4] next, int64 i, int64 i) {
+        on = Identity (go)
+        e = Gather (x, before)
+        s = Sin (e)
+        next = Add (h, s)
+    }>
+}"""
+
+
+@pytest.mark.parametrize("mode", ["reverse", "forward"])
+def test_validate_reads_the_original_as_specified(mode: str) -> None:
+    feeds = {"x": np.asarray([0.3, -0.7, 1.1, 0.4]), "k": np.asarray(3), "n": np.asarray(3)}
+    found = cfad.validate(model(NUMBERED), feeds=feeds, mode=mode)
+    assert found.holds
+    assert all(row.identical for row in found.primal)
+    (remark,) = found.remarks
+    assert "computes 'y', 'last', 'rows' of the original wrongly" in remark
+
+
 def test_primal_is_the_same_where_nothing_is_fused() -> None:
     text = """g (float[64, 64] x, float[64, 64] w, int64 n) => (float[64, 64] y) {
         y = Loop (n, , x) <body = step (int64 i, bool go, float[64, 64] h) => (bool on, float[64, 64] next) {

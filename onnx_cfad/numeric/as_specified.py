@@ -1,0 +1,44 @@
+"""The original model as the specification reads it, where ONNX Runtime computes something else.
+
+What bodies and branches return under two names, or as they got it, ONNX Runtime 1.32 gives wrong values without an
+error; a gradient model has copies there. Both are compared with the original that has the same copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_cfad.model import Source
+from onnx_cfad.names import Namer
+from onnx_cfad.ports import Feeds, listed
+from onnx_cfad.rewriters.separate_outputs import SeparateOutputsPass
+from onnx_cfad.runtime import Session
+
+
+def as_specified(model: ir.Model) -> ir.Model:
+    """``model``, or a copy of it in which every output of a body or branch is a value of its own."""
+    copy = model.clone()
+    return copy if SeparateOutputsPass(Namer.on_demand(copy))(copy).modified else model
+
+
+def miscomputed(source: Source, feeds: Feeds, specified: Mapping[str, Any]) -> tuple[str, ...]:
+    """A remark where ONNX Runtime gives other outputs for ``source`` than are ``specified``."""
+    found = Session(source, threads=1).run(feeds)
+    wrong = [name for name, value in specified.items() if not _equal(found[name], value)]
+    if not wrong:
+        return ()
+    return (
+        f"ONNX Runtime computes {listed(wrong)} of the original wrongly, for a body or branch that returns its own input "
+        "or one value twice: the original was run with copies of such values",
+    )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, list) or isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    a, b = np.asarray(one), np.asarray(other)
+    return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
