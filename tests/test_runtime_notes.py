@@ -387,6 +387,27 @@ NUMBERED = """g (double[4] x, int64 k, int64 n) => (double[4] y, int64 last, int
 }"""
 
 
+@pytest.mark.parametrize("rows", [0, 2])
+@pytest.mark.parametrize("plan", ["taped", "checkpointed"])
+def test_scan_over_columns_of_which_each_is_empty(rows: int, plan: str) -> None:
+    """The cotangents of the columns are stacked along axis 1, of which a Scan makes a crash where they are empty."""
+    text = """g (double[rows, 3] x, double s) => (double y) {
+        y = Scan <num_scan_inputs = 1, scan_input_axes = [1],
+            body = step (double h, double[rows] column) => (double next) {
+                w = Sin (column)
+                total = ReduceSum <keepdims = 0> (w)
+                next = Add (h, total)
+            }
+        > (s, x)
+    }"""
+    x = np.arange(3.0 * rows).reshape(rows, 3)
+    found = run_ort(
+        cfad.vjp(model(text), **PLANS[plan]).proto(), {"x": x, "s": np.ones(()), "y_grad": np.full((), 2.0)}
+    )
+    np.testing.assert_allclose(found["x_grad"], 2 * np.cos(x), rtol=1e-12)
+    assert found["s_grad"] == 2.0
+
+
 @pytest.mark.parametrize("mode", ["reverse", "forward"])
 def test_validate_reads_the_original_as_specified(mode: str) -> None:
     feeds = {"x": np.asarray([0.3, -0.7, 1.1, 0.4]), "k": np.asarray(3), "n": np.asarray(3)}

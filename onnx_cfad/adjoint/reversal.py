@@ -92,7 +92,9 @@ class Reversal:
         graph = self.loop.close()
         resolve(graph, self.site.body, self.keeper, self.sweep.records, self.outer.namer)
         trips = self.keeper.extend_forward(graph, self.trips)
-        hoist_invariants(graph, self.outer, self.loop.entries)
+        positive = self.trips.positive or self.site.is_scan or self.site.body in self.sweep.prepared.positive
+        guarded = self.loop.needs_guard(positive=positive)
+        before = hoist_invariants(graph, self.outer, self.loop.entries, certain=positive, guarded=guarded)
 
         def finish(builder: Builder, finals: list[Expr], stacked: list[Expr]) -> list[Expr]:
             own = finals[: len(carries)]
@@ -106,8 +108,7 @@ class Reversal:
             zeros = [zeros_like(builder.expr(entry.row.source)) for entry in slices]
             return [*own, *(zero_cotangent(builder.expr(value)) for value in sums.captured), *zeros]
 
-        positive = self.trips.positive or self.site.is_scan or self.site.body in self.sweep.prepared.positive
-        results = self.loop.emit(graph, self.outer, trips, positive=positive, finish=finish, none=none)
+        results = self.loop.emit(graph, self.outer, trips, positive=positive, before=before, finish=finish, none=none)
         targets = [*(carry.initial for carry in carries), *sums.captured, *(entry.row.source for entry in slices)]
         for value, result in zip(targets, results, strict=True):
             if result.is_tensor and result.value.shape is None and result.value.producer() is not None:

@@ -130,8 +130,24 @@ class ReverseLoop:
         """Whether a Scan can carry the states opened so far."""
         return all(state.fixed and state.entry.is_tensor for state in self.states)
 
+    def needs_guard(self, *, positive: bool) -> bool:
+        """Whether an If has to leave the loop out where it would run zero times."""
+        return not positive and (self._scans or bool(self._results))
+
+    @property
+    def _scans(self) -> bool:
+        return self.can_scan and not any(sliced.sequence for sliced, _ in self._inputs)
+
     def emit(
-        self, graph: ir.Graph, outer: Builder, trips: Expr, *, positive: bool, finish: Finish, none: ZeroTrips
+        self,
+        graph: ir.Graph,
+        outer: Builder,
+        trips: Expr,
+        *,
+        positive: bool,
+        before: Sequence[ir.Node] = (),
+        finish: Finish,
+        none: ZeroTrips,
     ) -> list[Expr]:
         """Records the loop and what follows it.
 
@@ -140,6 +156,7 @@ class ReverseLoop:
             outer: Records the loop itself.
             trips: How often it runs (int64 scalar).
             positive: It runs at least once.
+            before: Nodes that the loop reads from, which run only where it does.
             finish: From a builder, the final carries and the stacked results to the results of the whole.
             none: The same results where the loop runs zero times.
         """
@@ -147,7 +164,7 @@ class ReverseLoop:
             return finish(outer, [], [])
         for constant in self.constants:
             graph.initializers.add(constant)
-        count = len(self._results)
+        count, guarded = len(self._results), self.needs_guard(positive=positive)
         taped = self._leave_to_tapes(graph)
 
         def complete(builder: Builder, finals: list[Expr], stacked: list[Expr]) -> list[Expr]:
@@ -155,12 +172,12 @@ class ReverseLoop:
             whole = [builder.expr(taped[k]) if k in taped else next(found) for k in range(count)]
             return finish(builder, finals, whole)
 
-        scan = self.can_scan and not any(sliced.sequence for sliced, _ in self._inputs)
-        run = self._emit_scan if scan else self._emit_loop
-        if positive or not (scan or self._results):
+        run = self._emit_scan if self._scans else self._emit_loop
+        if not guarded:
             return complete(outer, *run(graph, outer, trips))
 
         def some(builder: Builder) -> list[Expr]:
+            builder.nodes.extend(before)
             return complete(builder, *run(graph, builder, builder.expr(trips.value)))
 
         return cond(op.Greater(trips, 0), some, none, name="any_trips")
@@ -188,6 +205,9 @@ class ReverseLoop:
             sources.append(outer.call("Range", [zero, trips, one])[0])
             entries, axes, directions = [*entries, index], [*axes, 0], [*directions, 1]
         graph.inputs.extend([*(state.entry.value for state in self.states), *entries])
+        laid = [
+            Stacked(0, s.reverse) if _crashes(r, s) else s for r, s in zip(self._results, self._stacked, strict=True)
+        ]
         outs = outer.call(
             "Scan",
             [*(outer.expr(state.start.value) for state in self.states), *sources],
@@ -196,13 +216,15 @@ class ReverseLoop:
                 "num_scan_inputs": len(sources),
                 "scan_input_axes": axes if any(axes) else None,
                 "scan_input_directions": directions if any(directions) else None,
-                "scan_output_axes": [s.axis for s in self._stacked] or None,
-                "scan_output_directions": [int(s.reverse) for s in self._stacked] or None,
+                "scan_output_axes": [s.axis for s in laid] or None,
+                "scan_output_directions": [int(s.reverse) for s in laid] or None,
             },
             types=[*(_type(s.entry) for s in self.states), *(_type(r) for r in self._results)],
             outputs=len(self.states) + len(self._results),
         )
-        return self._split(outs)
+        finals, stacked = self._split(outs, laid)
+        wanted = [Stacked(s.axis if s.axis != o.axis else 0, False) for s, o in zip(self._stacked, laid, strict=True)]
+        return finals, [_laid_out(x, info) for x, info in zip(stacked, wanted, strict=True)]
 
     def _emit_loop(self, graph: ir.Graph, outer: Builder, trips: Expr) -> tuple[list[Expr], list[Expr]]:
         last = trips - 1
@@ -233,15 +255,15 @@ class ReverseLoop:
             types=[*(_type(s.entry) for s in self.states), *(_type(r) for r in self._results)],
             outputs=len(self.states) + len(self._results),
         )
-        finals, stacked = self._split(outs)
+        finals, stacked = self._split(outs, [Stacked(0, reverse=False)] * len(self._stacked))
         return finals, [_laid_out(x, info) for x, info in zip(stacked, self._stacked, strict=True)]
 
-    def _split(self, outs: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+    def _split(self, outs: Sequence[Expr], laid: Sequence[Stacked]) -> tuple[list[Expr], list[Expr]]:
         finals, stacked = list(outs[: len(self.states)]), list(outs[len(self.states) :])
         for out, state in zip(finals, self.states, strict=True):
             if state.fixed and out.is_tensor:
                 out.value.shape = state.entry.value.shape
-        for out, result, info in zip(stacked, self._results, self._stacked, strict=True):
+        for out, result, info in zip(stacked, self._results, laid, strict=True):
             shape = result.value.shape
             out.value.shape = None if shape is None else with_axis(shape, info.axis, ir.SymbolicDim(None))
         return finals, stacked
@@ -251,8 +273,14 @@ def _type(x: Expr) -> ir.TypeProtocol:
     return x.type
 
 
+def _crashes(row: Expr, info: Stacked) -> bool:
+    """Whether a Scan cannot lay out the rows: ONNX Runtime 1.32 divides by zero for empty ones off the first axis."""
+    shape = row.value.shape
+    return info.axis != 0 and shape is not None and not all(isinstance(d, int) and d > 0 for d in shape.dims)
+
+
 def _laid_out(x: Expr, info: Stacked) -> Expr:
-    """A result that a Loop stacked on axis 0 in the order it ran, as ``info`` asks for."""
+    """A result that was stacked on axis 0 in the order it was made, as ``info`` asks for."""
     if info.reverse:
         shape = x.value.shape
         x = op.Slice(x, [-1], [-(2**62)], [0], [-1])

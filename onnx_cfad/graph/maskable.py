@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.graph.dims import same_dim
@@ -25,6 +26,12 @@ _SIZES: dict[str, tuple[int, ...]] = {
     "Col2Im": (1, 2),
     "STFT": (1, 3),
     "MaxUnpool": (2,),
+}
+# Operators that refuse an empty axis, with the attribute that names it and its default; without one, any axis.
+_NEED_ELEMENTS: dict[str, tuple[str, int]] = {
+    **dict.fromkeys(("Gather", "GatherElements", "ScatterElements", "ArgMax", "ArgMin"), ("axis", 0)),
+    **dict.fromkeys(("TopK", "LayerNormalization", "RMSNormalization"), ("axis", -1)),
+    **dict.fromkeys(("GatherND", "ScatterND"), ("", 0)),
 }
 _DATA_SHAPED = frozenset(("NonZero", "Unique", "Compress", "NonMaxSuppression", "ImageDecoder", "StringSplit"))
 
@@ -97,12 +104,36 @@ def _why_not(node: ir.Node) -> str | None:
         return f"{name} works on a sequence or an optional"
     if node.op_type == "Loop" and trip_count(loop_site(node)).bound is None:
         return f"{name} has no bound, and need not end on what a branch that is not taken computes"
+    if node.op_type == "Scan" and not trip_count(loop_site(node)).positive:
+        return f"{name} may have nothing to read where its branch is not taken, which the runtime refuses"
+    if node.op_type in _NEED_ELEMENTS and not _has_elements(node):
+        return f"{name} may find an axis too short where its branch is not taken"
     if node.op_type in _DATA_SHAPED:
         return f"the shape of what {name} gives depends on data"
     for index in _SIZES.get(node.op_type, ()):
         if index < len(node.inputs) and node.inputs[index] is not None and not _is_shape(node.inputs[index]):
             return f"{name} takes a size from data"
     return None
+
+
+def _has_elements(node: ir.Node) -> bool:
+    """Whether the axis that ``node`` reads certainly has elements, and those that a constant index asks for."""
+    data, shape = node.inputs[0], node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
+    if data is None or shape is None:
+        return False
+    name, default = _NEED_ELEMENTS[node.op_type]
+    axis = node.attributes.get_int(name, default) if name else None
+    sizes = list(shape.dims) if axis is None else [shape.dims[axis]] if -shape.rank() <= axis < shape.rank() else []
+    numbers = [size for size in sizes if isinstance(size, int)]
+    if len(numbers) < len(sizes) or not all(numbers):
+        return False
+    index = RANGED.get(node.op_type, (0, 0))[0]
+    asked = constant_of(node.inputs[index]) if index else None
+    return asked is None or asked.size == 0 or axis is None or _in_range(asked, numbers[0])
+
+
+def _in_range(index: np.ndarray, size: int) -> bool:
+    return bool((index >= -size).all() and (index < size).all())
 
 
 def _is_shape(value: ir.Value | None) -> bool:

@@ -31,10 +31,9 @@ def miscomputed(source: Source, feeds: Feeds, specified: Mapping[str, Any]) -> t
     wrong = [name for name, value in specified.items() if not _equal(found[name], value)]
     if not wrong:
         return ()
-    return (
-        f"ONNX Runtime computes {listed(wrong)} of the original wrongly, for a body or branch that returns its own input "
-        "or one value twice: the original was run with copies of such values",
-    )
+    cause = "for a body or branch that returns its own input or one value twice"
+    remedy = "the original was run with copies of such values"
+    return (f"ONNX Runtime computes {listed(wrong)} of the original wrongly, {cause}: {remedy}",)
 
 
 def _equal(one: Any, other: Any) -> bool:

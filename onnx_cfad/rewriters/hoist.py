@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnx_cfad.graph.maskable import why_not_run
 from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.graph.regions import is_loop, loop_site
 from onnx_cfad.graph.trips import trip_count
@@ -18,9 +19,9 @@ class HoistInvariantsPass(ir.passes.InPlacePass):
     Given ``z = Loop (n, c, z0) <body: u = MatMul (x, U) ...>`` with x and U from outside, the result is
     ``u = MatMul (x, U)`` followed by the Loop that captures u.
 
-    A node stays when the loop might run zero times and its shapes are not all known (it might fail where it never ran),
-    when it makes something larger out of something small, and when moving it would change which kernel a weight uses
-    (a weight is packed only up to one level below it).
+    A node stays when the loop might run zero times and its shapes are not all known, or an index, a divisor or a size
+    might be out of range (it might fail where it never ran), when it makes something larger out of something small, and
+    when moving it would change which kernel a weight uses (a weight is packed only up to one level below it).
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -49,7 +50,7 @@ def _hoist_from(loop: ir.Node, graph: ir.Graph, depth: int) -> bool:
         inputs = [v for v in node.inputs if v is not None]
         if any(v.graph is site.body for v in inputs) or not inputs:
             continue
-        if (depth and any(v.is_initializer() for v in inputs)) or not (certain or _shapes_known(node)):
+        if (depth and any(v.is_initializer() for v in inputs)) or not (certain or _may_run(node)):
             continue
         site.body.remove(node)
         graph.insert_before(loop, node)
@@ -57,6 +58,7 @@ def _hoist_from(loop: ir.Node, graph: ir.Graph, depth: int) -> bool:
     return moved
 
 
-def _shapes_known(node: ir.Node) -> bool:
+def _may_run(node: ir.Node) -> bool:
+    """Whether ``node`` cannot fail: its shapes are known, and nothing that it reads can be out of range."""
     values = [*(v for v in node.inputs if v is not None), *node.outputs]
-    return all(v.shape is not None and v.shape.is_static() for v in values)
+    return all(v.shape is not None and v.shape.is_static() for v in values) and why_not_run(node) is None

@@ -14,7 +14,7 @@ from onnx_cfad.model import load
 from onnx_cfad.rewriters.predicate_branch import PredicateBranchPass
 from tests.adjoint.agreement import run
 from tests.adjoint.poison import POISONS, SEED, WRONG, W, feeds_of, first_and_second, model_of
-from tests.oracle import assert_vjp
+from tests.oracle import assert_vjp, run_ort
 
 
 @pytest.mark.parametrize("adjoint", ["routed", "masked"])
@@ -124,6 +124,58 @@ def test_refusals_say_why(reason: str) -> None:
     with pytest.raises(PlanError, match="cannot be masked") as caught:
         cfad.vjp(model, wrt=["x"], sites=["main/if_0=masked"])
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("branch", "reason"),
+    [
+        ("e = Gather <axis = 1> (rows, k)  a = ReduceSum <keepdims = 0> (e)", "Gather may find an axis too short"),
+        ("e = Gather (rows, five)  a = ReduceSum <keepdims = 0> (e)", "Gather may find an axis too short"),
+        ("e = ArgMax <axis = 1> (rows)  f = Cast <to = 11> (e)  a = ReduceMax <keepdims = 0> (f)", "ArgMax may find"),
+        (
+            """a = Scan <num_scan_inputs = 1, scan_input_axes = [1],
+                body = step (double h, double[3] u) => (double next)
+                    { t = ReduceMax <keepdims = 0> (u)  next = Mul (h, t) }> (total, rows)""",
+            "Scan may have nothing to read",
+        ),
+    ],
+    ids=["symbolic", "short", "argmax", "scan"],
+)
+def test_a_branch_that_needs_elements_is_not_run_unasked(branch: str, reason: str) -> None:
+    """The predicate says whether there are any, which no shape shows. It is routed, whatever the target."""
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21]>
+    columns (double[3, N] rows, int64 n) => (double y) <int64 zero = {{0}}, int64 five = {{5}}, int64 k = {{0}}> {{
+        p = Greater (n, zero)
+        total = ReduceSum <keepdims = 0> (rows)
+        y = If (p) <
+            then_branch = l () => (double a) {{ {branch} }},
+            else_branch = r () => (double b) {{ b = Sin (total) }}>
+    }}""")
+    with pytest.raises(PlanError, match=reason):
+        cfad.vjp(model, sites=["main/if_0=masked"])
+    emitted = cfad.vjp(model, target="cuda").proto()
+    found = run_ort(emitted, {"rows": np.zeros((3, 0)), "n": np.asarray(0), "y_grad": np.ones(())})
+    assert found["y"] == 0.0
+    assert found["rows_grad"].shape == (3, 0)
+
+
+@pytest.mark.parametrize("trips", [0, 3])
+@pytest.mark.parametrize("target", ["ort", "cuda"])
+def test_the_guard_of_a_reverse_loop_is_not_masked_in_the_second_derivative(target: str, trips: int) -> None:
+    """A gradient model has an If around a Scan, which refuses to run zero times, and asks no shape whether it may."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+    empty (double[0] x, int64 n) => (double y) <int64[1] first = {0}, int64[1] last = {-1}> {
+        f = Loop (n, , x) <body = step (int64 i, bool go, double[] h) => (bool on, double[] next)
+            { on = Identity (go)  t = Tanh (h)  next = Slice (t, first, last, first) }>
+        q = Mul (f, f)
+        y = ReduceSum <keepdims = 0> (q)
+    }""")
+    gradient = cfad.vjp(model).proto()
+    second = cfad.vjp(gradient, wrt=["x", "y_grad"], outputs=["x_grad"], target=target).proto()
+    nothing = np.zeros(0)
+    found = run_ort(second, {"x": nothing, "n": np.asarray(trips), "y_grad": np.ones(()), "x_grad_grad": nothing})
+    assert found["x_grad"].shape == (0,)
+    assert found["y_grad_grad"] == 0.0
 
 
 def test_a_predicate_that_asks_for_a_shape_is_refused() -> None:

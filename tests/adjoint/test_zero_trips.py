@@ -1,0 +1,63 @@
+"""Loops that run zero times: nothing of their bodies may run, in front of them neither."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import onnx_cfad as cfad
+from tests.oracle import check_emitted, run_ort
+
+PLANS: dict[str, dict[str, Any]] = {
+    "taped": {"plan": "taped"},
+    "checkpointed": {"plan": "checkpointed", "segment": 2},
+    "three_levels": {"plan": "checkpointed", "segment": 2, "levels": 3},
+    "masked": {"target": "cuda"},
+}
+# What reads j or divides by n, from outside alone: it fails where the loop has nothing to do.
+INVARIANT = {
+    "index": "e = Gather (x, j)",
+    "divisor": "q = Div (j, n)  k = Mod (q, three)  e = Gather (x, k)",
+    "size": "b = Unsqueeze (j, zero)  c = Slice (x, zero, b)  d = Reshape (c, seven)  e = ReduceSum <keepdims = 0> (d)",
+}
+
+
+def looped(what: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21]>
+    none (double[7] x, double s, int64 n, int64 j) => (double y)
+        <int64 three = {{3}}, int64[1] zero = {{0}}, int64[1] seven = {{7}}> {{
+        y = Loop (n, , s) <body = step (int64 i, bool go, double h) => (bool on, double next) {{
+            on = Identity (go)
+            {INVARIANT[what]}
+            t = Mul (h, e)
+            next = Sin (t)
+        }}>
+    }}""")
+
+
+@pytest.mark.parametrize("what", INVARIANT)
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_does_not_change_fails_only_where_it_would(plan: str, what: str) -> None:
+    gradient = cfad.vjp(looped(what), **PLANS[plan]).proto()
+    check_emitted(gradient)
+    feeds = {"x": np.arange(1.0, 8.0), "s": np.asarray(0.5), "y_grad": np.asarray(3.0)}
+    none = run_ort(gradient, {**feeds, "n": np.asarray(0), "j": np.asarray(9 if what != "size" else 2)})
+    assert (none["y"], none["s_grad"]) == (0.5, 3.0)
+    np.testing.assert_array_equal(none["x_grad"], np.zeros(7))
+    one = run_ort(gradient, {**feeds, "n": np.asarray(1), "j": np.asarray(1 if what != "size" else 7)})
+    read = {"index": [1], "divisor": [1], "size": range(7)}[what]
+    slope = np.cos(0.5 * sum(feeds["x"][k] for k in read)) * 3
+    np.testing.assert_allclose(one["s_grad"], slope * sum(feeds["x"][k] for k in read), rtol=1e-12)
+    np.testing.assert_allclose(one["x_grad"], [slope * 0.5 * (k in read) for k in range(7)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("what", INVARIANT)
+def test_tangents_too(what: str) -> None:
+    derived = cfad.jvp(looped(what)).proto()
+    feeds = {"x": np.ones(7), "s": np.asarray(0.5), "n": np.asarray(0), "j": np.asarray(9 if what != "size" else 2)}
+    found = run_ort(derived, {**feeds, "x_tangent": np.ones(7), "s_tangent": np.asarray(2.0)})
+    assert (found["y"], found["y_tangent"]) == (0.5, 2.0)
