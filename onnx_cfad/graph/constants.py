@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -28,7 +28,7 @@ class ConstantFolder:
         self, opsets: dict[str, int], symbolic: Callable[[ir.Value], Sequence[int | ir.SymbolicDim] | None]
     ) -> None:
         self.known: dict[ir.Value, np.ndarray] = {}
-        self._opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+        self._opsets = opsets
         self._symbolic = symbolic
 
     def of(self, value: ir.Value | None) -> np.ndarray | None:
@@ -64,24 +64,27 @@ class ConstantFolder:
             return
         if _result_size(node.op_type, inputs) > _LIMIT:
             return
-        for output, array in zip(node.outputs, self._evaluate(node, inputs), strict=False):
+        for output, array in zip(node.outputs, evaluated(node, inputs, self._opsets), strict=False):
             if array.size <= _LIMIT:
                 self.known[output] = array
                 yield output, array
 
-    def _evaluate(self, node: ir.Node, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-        feeds = {v.name: a for v, a in zip(node.inputs, inputs, strict=True) if v is not None and v.name}
-        graph = onnx.helper.make_graph(
-            [ir.to_proto(node)],
-            "constant",
-            [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in feeds],
-            [onnx.helper.make_value_info(o.name or "", onnx.TypeProto()) for o in node.outputs],
-        )
-        try:
-            session = onnx.reference.ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=self._opsets))
-            return [np.asarray(x) for x in session.run(None, feeds)]
-        except (ValueError, TypeError, IndexError, NotImplementedError, RuntimeError, MemoryError, OverflowError):
-            return []  # not computable ahead (a Tile of 2**60, say): the run time will do it
+
+def evaluated(node: ir.Node, inputs: Sequence[np.ndarray | None], opsets: Mapping[str, int]) -> list[np.ndarray]:
+    """The outputs of ``node`` for given inputs; none where they cannot be computed ahead (a Tile of 2**60, say)."""
+    feeds = {v.name: a for v, a in zip(node.inputs, inputs, strict=True) if v is not None and v.name}
+    graph = onnx.helper.make_graph(
+        [ir.to_proto(node)],
+        "constant",
+        [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in feeds],
+        [onnx.helper.make_value_info(o.name or "", onnx.TypeProto()) for o in node.outputs],
+    )
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    try:
+        session = onnx.reference.ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=imports))
+        return [np.asarray(x) for x in session.run(None, feeds)]
+    except (ValueError, TypeError, IndexError, NotImplementedError, RuntimeError, MemoryError, OverflowError):
+        return []
 
 
 _UNBOUNDED = frozenset(("Resize", "CenterCropPad"))

@@ -95,7 +95,7 @@ def _rounded_output(evaluator: Evaluator, feeds: Arrays, found: Arrays) -> str |
     At another point, the elements that moved all have the digits of float32 and not fewer (as whole numbers have).
     """
     rng = np.random.default_rng(0)
-    moved = {name: _shaken(value, rng) for name, value in _widened(feeds).items()}
+    moved = {name: _shaken(value, rng) for name, value in widened(feeds).items()}
     try:
         there = evaluator.run(moved)
     except TargetError:
@@ -166,7 +166,7 @@ def _float64_runtime(wide: ir.Model, threads: int | None) -> Evaluator:
     lowered = wide.clone()
     lower(lowered)
     session = Session(lowered, threads=threads)
-    return Evaluator(_FLOAT64_RUNTIME, EPSILON["float64"], (), lambda feeds: session.run(_widened(feeds)))
+    return Evaluator(_FLOAT64_RUNTIME, EPSILON["float64"], (), lambda feeds: session.run(widened(feeds)))
 
 
 def _float64_reference(wide: ir.Model, _: int | None) -> Evaluator:
@@ -177,7 +177,7 @@ def _float64_reference(wide: ir.Model, _: int | None) -> Evaluator:
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                results = reference(names, dict(_widened(feeds)))
+                results = reference(names, dict(widened(feeds)))
         except _REFERENCE_ERRORS as error:
             raise TargetError("the reference evaluator", str(error)) from error
         return dict(zip(names, results, strict=True))
@@ -251,7 +251,8 @@ def _narrowed(feeds: Arrays, dtypes: Mapping[str, str]) -> Arrays:
     }
 
 
-def _widened(feeds: Arrays) -> Arrays:
+def widened(feeds: Arrays) -> Arrays:
+    """Feeds whose floating-point arrays are in float64."""
     return {name: _wide(value) for name, value in feeds.items()}
 
 

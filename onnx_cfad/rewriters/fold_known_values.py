@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -53,9 +53,7 @@ class FoldKnownValuesPass(ir.passes.InPlacePass):
             found = [array for array in arrays if array is not None]
             if len(found) < len(arrays):
                 continue
-            made = [_constant(array, output) for array, output in zip(found, node.outputs, strict=True)]
-            outputs = [constant.outputs[0] for constant in made]
-            ir.convenience.replace_nodes_and_values(graph, node, [node], made, node.outputs, outputs)
+            replace_by_constants(graph, node, found)
             changed = True
         return changed
 
@@ -85,6 +83,13 @@ def _asked_shape(node: ir.Node) -> np.ndarray | None:
 
 def _is_empty(value: ir.Value | None) -> bool:
     return value is not None and value.shape is not None and value.shape.rank() > 0 and 0 in value.shape.dims
+
+
+def replace_by_constants(graph: ir.Graph, node: ir.Node, arrays: Sequence[np.ndarray]) -> None:
+    """Puts a Constant in the place of each output of ``node``."""
+    made = [_constant(array, output) for array, output in zip(arrays, node.outputs, strict=True)]
+    outputs = [constant.outputs[0] for constant in made]
+    ir.convenience.replace_nodes_and_values(graph, node, [node], made, node.outputs, outputs)
 
 
 def _constant(array: np.ndarray, output: ir.Value) -> ir.Node:

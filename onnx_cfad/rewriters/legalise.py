@@ -12,10 +12,15 @@ from onnx_cfad.graph.types import infer_types
 from onnx_cfad.rewriters.decompose_for_tvm import RELAX, RELAY
 from onnx_cfad.rewriters.decompose_operators import DecomposeOperatorsPass, Decomposition
 from onnx_cfad.rewriters.decompose_reductions import REDUCTIONS
+from onnx_cfad.rewriters.expand_recurrent import RECURRENT
+from onnx_cfad.rewriters.fold_constants import FoldConstantsPass
 from onnx_cfad.rewriters.fold_known_values import FoldKnownValuesPass
 from onnx_cfad.rewriters.supply_limits import SupplyLimitsPass
 
-TABLES: dict[str, dict[str, Decomposition]] = {"relay": {**RELAY, **REDUCTIONS}, "relax": {**RELAX, **REDUCTIONS}}
+TABLES: dict[str, dict[str, Decomposition]] = {
+    "relay": {**RELAY, **REDUCTIONS, **RECURRENT},
+    "relax": {**RELAX, **REDUCTIONS, **RECURRENT},
+}
 """What is decomposed for each target."""
 
 
@@ -61,5 +66,18 @@ def _refuse_draws(model: ir.Model) -> None:
 
 def fold_known(model: ir.Model) -> None:
     """Infers types and replaces what they fix by constants, until nothing new is known."""
-    while FoldKnownValuesPass(infer_types(model).constants)(model).modified:
-        RemoveUnusedNodesPass()(model)
+    while _fold_once(model):
+        _remove_unused(model)
+
+
+def _fold_once(model: ir.Model) -> bool:
+    by_types = FoldKnownValuesPass(infer_types(model).constants)(model).modified
+    return FoldConstantsPass()(model).modified or by_types
+
+
+def _remove_unused(model: ir.Model) -> None:
+    """Removes nodes that nothing reads. The pass cuts absent inputs off, of which a Loop must have two all the same."""
+    RemoveUnusedNodesPass()(model)
+    for node in model.graph.all_nodes():
+        if node.op_type == "Loop" and len(node.inputs) < 2:
+            node.resize_inputs(2)

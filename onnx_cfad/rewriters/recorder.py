@@ -45,6 +45,14 @@ class Recorder:
         value.type, value.shape = ir.TensorType(tensor.dtype), tensor.shape
         return value
 
+    def inside(self) -> Recorder:
+        """Records the nodes of a subgraph."""
+        return Recorder(self._namer, self._hint)
+
+    def entry(self, outer: ir.Value, hint: str) -> ir.Value:
+        """An input of a subgraph, of the element type of ``outer``."""
+        return ir.Value(name=self._namer.fresh(f"{self._hint}/{hint}"), type=outer.type)
+
     def ints(self, *numbers: int) -> ir.Value:
         """A vector of int64."""
         return self.constant(np.array(numbers, dtype=np.int64))

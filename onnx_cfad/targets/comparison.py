@@ -40,14 +40,21 @@ def first_difference(
         reference: What they should be.
         rtol: The tolerance of floating-point outputs; default: by element type.
     """
-    for name, error in errors_of(results, reference).items():
-        expected = reference[name]
-        parts = expected if isinstance(expected, list) else [expected]
-        type_ = np.asarray(parts[0]).dtype.name if parts else "float32"
-        tolerance = (RTOL.get(type_, 0.0) if rtol is None else rtol) if type_ in RTOL else 0.0
-        if error > tolerance:
-            return Difference(name, _what(results[name], expected, error, tolerance))
+    for name, error in differing(results, reference, rtol).items():
+        return Difference(name, _what(results[name], reference[name], error, _tolerance(reference[name], rtol)))
     return None
+
+
+def differing(results: Mapping[str, Any], reference: Mapping[str, Any], rtol: float | None = None) -> dict[str, float]:
+    """The outputs whose error is over the tolerance, with the error; see ``first_difference``."""
+    errors = errors_of(results, reference)
+    return {name: error for name, error in errors.items() if error > _tolerance(reference[name], rtol)}
+
+
+def _tolerance(expected: Any, rtol: float | None) -> float:
+    parts = expected if isinstance(expected, list) else [expected]
+    type_ = np.asarray(parts[0]).dtype.name if parts else "float32"
+    return (RTOL.get(type_, 0.0) if rtol is None else rtol) if type_ in RTOL else 0.0
 
 
 def _what(result: Any, expected: Any, error: float, tolerance: float) -> str:

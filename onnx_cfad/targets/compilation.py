@@ -32,6 +32,7 @@ from onnx_cfad.targets.comparison import errors_of, first_difference
 from onnx_cfad.targets.folders import cache_folder
 from onnx_cfad.targets.known import target as target_named
 from onnx_cfad.targets.manifest import NAME, InputEntry, Manifest, digests, read_manifest
+from onnx_cfad.targets.rounding import rounding_notes
 
 _SEED = 0
 _ATTEMPTS = 100
@@ -169,16 +170,19 @@ class _Job:
             manifest = dataclasses.replace(manifest, notes=(*manifest.notes, f"compiled, not run: {reason}"))
         elif self.check:
             self.tell("comparing with ONNX Runtime")
-            errors = self._errors(self.compiler.open(folder, manifest, self.options), samples)
-            manifest = dataclasses.replace(manifest, errors=errors)
+            errors, notes = self._errors(self.compiler.open(folder, manifest, self.options), samples)
+            manifest = dataclasses.replace(manifest, errors=errors, notes=(*manifest.notes, *notes))
         (folder / NAME).write_text(manifest.to_json(), encoding="utf-8")
         cache.store(key, folder)
 
-    def _errors(self, artifact: Artifact, samples: Mapping[str, Array]) -> dict[str, float]:
-        """The error of each output, none of which may be over the tolerance."""
+    def _errors(self, artifact: Artifact, samples: Mapping[str, Array]) -> tuple[dict[str, float], list[str]]:
+        """The error of each output, none of which may be over the tolerance, and notes on those that only round."""
         results, reference = artifact.run(samples, limits=self.options.limits), self.session.run(samples)
-        difference = first_difference(results, reference, self.rtol)
-        if difference is not None:
+        difference, notes = first_difference(results, reference, self.rtol), None
+        if difference is not None and self.rtol is None:
+            self.tell("comparing with float64")
+            notes = rounding_notes(self.model, samples, results, reference)
+        if difference is not None and notes is None:
             what = f"target {self.compiler.name} and ONNX Runtime differ on sample inputs: {difference.what}"
             self.tell("looking for the first value that differs")
             where = self.compiler.blame(self.model, samples, self.options, self.rtol)
@@ -186,7 +190,7 @@ class _Job:
             inputs = "real inputs (--inputs) instead of made-up ones, " if self.made_up else ""
             remedy = f"Give {inputs}a tolerance (--rtol), or leave the check out (--no-check)."
             raise ValidationError(f"output '{difference.output}'", what, remedy)
-        return errors_of(results, reference)
+        return errors_of(results, reference), notes or []
 
     def _key(self, samples: Mapping[str, Array]) -> str:
         chosen = {**dataclasses.asdict(self.options), "limits": None}

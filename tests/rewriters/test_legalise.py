@@ -18,11 +18,12 @@ from onnx_cfad.model import load, normalise
 from onnx_cfad.rewriters.decompose_for_tvm import RELAX, RELAY
 from onnx_cfad.rewriters.decompose_operators import known
 from onnx_cfad.rewriters.decompose_reductions import REDUCTIONS
+from onnx_cfad.rewriters.expand_recurrent import RECURRENT
 from onnx_cfad.rewriters.legalise import TABLES, legalise, legalise_operators
 from tests.graph.reading import dims, nodes, parsed
 from tests.rewriters.check_pass import run
 
-OPERATORS = (*RELAY, *RELAX, *REDUCTIONS)
+OPERATORS = (*RELAY, *RELAX, *REDUCTIONS, *RECURRENT)
 LEFT_OUT = ("_expanded", "seed", "training_dropout", "int4", "float8", "empty_set", "ratio")
 
 

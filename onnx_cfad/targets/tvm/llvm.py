@@ -20,7 +20,7 @@ from onnx_cfad.graph.regions import is_branch, is_loop, label, loop_site
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.model import normalise
-from onnx_cfad.rewriters.legalise import legalise
+from onnx_cfad.rewriters.legalise import legalise, legalise_operators
 from onnx_cfad.runtime import Session
 from onnx_cfad.saving import save
 from onnx_cfad.targets.base import Array, Artifact, Limits, Lowered, Options, Target, Tell
@@ -74,8 +74,7 @@ class Llvm(Target):
         step = Step(_worker(kind, options), {"processor": stamp["processor"]}, options.limits)
         order = branch_order(model, options.profile)
         model = _with_inputs_of(model, feeds)
-        if kind == "relax":
-            model = with_shapes(model)
+        model = with_shapes(model) if kind == "relax" else legalise_operators(model, kind)
         infer_types(model)
         notes: list[str] = []
         if options.form in _WHOLE:

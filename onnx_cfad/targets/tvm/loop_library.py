@@ -167,7 +167,7 @@ def _of_shape(array: Array, port: Mapping[str, Any]) -> Array:
     if not fits or any(isinstance(w, int) and w != f for f, w in zip(array.shape, port["shape"], strict=True)):
         wanted = f"{port['dtype']} {port['shape']}"
         raise Refused(f"input '{port['name']}' is {array.dtype} {list(array.shape)}, expected {wanted}")
-    return np.ascontiguousarray(array)
+    return np.require(array, requirements=("C", "W"))  # DLPack gives nothing away that cannot be written to
 
 
 def _symbol(place: Sequence[int], arrays: Sequence[Array]) -> int:

@@ -90,7 +90,7 @@ class _Function:
         """A tensor for each input, made when its shape is met first."""
         key = tuple([array.shape for array in arrays])
         if key not in self._inputs:
-            self._inputs[key] = [_tvm().runtime.tensor(array, self._device) for array in arrays]
+            self._inputs[key] = [_tvm().runtime.tensor(np.array(array), self._device) for array in arrays]
         return self._inputs[key]
 
 
