@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, Update, concat, op
 from onnx_cfad.graph.dims import same_dim
+from onnx_cfad.graph.trips import constant_of
 
 _SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _EXACT_SUM = 1024  # elements of a 16-bit type summed in that type
@@ -84,8 +85,35 @@ def guarded(cotangent: Expr, result: Expr) -> Expr:
 
     The derivative with respect to the cotangent stays exact elsewhere, so that second derivatives are right.
     """
+    if _vanishes(result.value, cotangent.value):
+        return result
     cut = op.And(op.Equal(cotangent, 0), op.IsNaN(result))
     return op.Where(cut, 0, result)
+
+
+def _vanishes(result: ir.Value, cotangent: ir.Value) -> bool:
+    """Whether ``result`` is 0 wherever ``cotangent`` is, whatever else it is made of: a choice of these two, scaled."""
+    if result is cotangent:
+        return True
+    node, known = result.producer(), constant_of(result)
+    if known is not None:
+        return not known.any()
+    if node is None or node.domain != "":
+        return False
+    if node.op_type == "Where":
+        return all(value is not None and _vanishes(value, cotangent) for value in node.inputs[1:])
+    if node.op_type in ("Neg", "Identity"):
+        return node.inputs[0] is not None and _vanishes(node.inputs[0], cotangent)
+    if node.op_type == "Mul":
+        one, other = node.inputs
+        return _vanishes_scaled(one, other, cotangent) or _vanishes_scaled(other, one, cotangent)
+    return False
+
+
+def _vanishes_scaled(result: ir.Value | None, factor: ir.Value | None, cotangent: ir.Value) -> bool:
+    known = constant_of(factor)
+    finite = known is not None and bool(np.isfinite(known.astype(np.float64)).all())
+    return finite and result is not None and _vanishes(result, cotangent)
 
 
 def sum_to(cotangent: Expr, output: ir.Value, operand: Expr) -> Expr:

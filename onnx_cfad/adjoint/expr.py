@@ -146,13 +146,16 @@ class Builder:
         """Closes this scope as a subgraph with ``inputs`` and ``outputs``.
 
         An output must be made by a node of the subgraph, and be returned once only: ONNX Runtime 1.32 gives silent
-        zeros for a Scan body that returns its own input, or one value twice. Identity nodes see to that.
+        zeros for a Scan body that returns its own input, or one value twice. Identity nodes see to that; a branch,
+        which has no inputs, returns its own constants as they are.
         """
         own = self.made()
         results: list[ir.Value] = []
         for output in outputs:
             value = output.value
-            if value not in own or value in results:
+            if not inputs and value in self._own:
+                value = self._copy_of_constant(value) if value in results else value
+            elif value not in own or value in results:
                 value = self.fresh_identity(value)
             results.append(value)
         self.nodes = live(self.nodes, results)
@@ -165,6 +168,15 @@ class Builder:
         output.name, output.type, output.shape = self.namer.fresh("grad/Identity.out"), value.type, value.shape
         self.nodes.append(node)
         return output
+
+    def _copy_of_constant(self, value: ir.Value) -> ir.Value:
+        assert value.const_value is not None
+        name = self.namer.fresh("const")
+        tensor = ir.Tensor(value.const_value.numpy(), dtype=value.const_value.dtype, name=name)
+        copy = ir.Value(name=name, shape=value.shape, type=value.type, const_value=tensor)
+        self.initializers.append(copy)
+        self._own.add(copy)
+        return copy
 
     def append_to(self, graph: ir.Graph) -> None:
         """Puts the recorded nodes at the end of ``graph`` and registers the constants there."""

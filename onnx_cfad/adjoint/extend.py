@@ -134,6 +134,8 @@ def share_output(
     maker = placeholder.producer()
     if maker is not None and not placeholder.uses():
         branch.remove(maker)
+    elif placeholder.is_initializer() and placeholder.name is not None:
+        del branch.initializers[placeholder.name]
     if output.shape is not None and value.shape is not None:
         other = next(graph for graph in subgraphs_of(node) if graph is not branch).outputs[position].shape
         same = other is not None and all(map(same_dim, other.dims, value.shape.dims))
@@ -163,19 +165,21 @@ def returned(graph: ir.Graph, value: ir.Value, namer: Namer, *, copy: bool = Fal
 
 
 def _placeholder(graph: ir.Graph, like: ir.Value, namer: Namer, *, full: bool) -> ir.Value:
+    """What a branch returns in place of a value of the other one: a constant of its own, as small as may be."""
     if isinstance(like.type, ir.SequenceType):
         node = ir.Node("", "SequenceEmpty", [], [ir.AttrInt64("dtype", int(like.type.elem_type.dtype))])
-    else:
-        assert like.dtype is not None
-        shape = (0,) * like.shape.rank() if like.shape is not None else (0,)
-        shape = tuple(like.shape.numpy()) if full and like.shape is not None else shape
-        tensor = ir.Tensor(np.zeros(shape, dtype=like.dtype.numpy()), dtype=like.dtype)
-        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)])
-        node.outputs[0].shape = tensor.shape
-    node.name = namer.fresh("grad/absent")
-    node.outputs[0].name, node.outputs[0].type = namer.fresh("absent"), like.type
-    graph.append(node)
-    return node.outputs[0]
+        node.name = namer.fresh("grad/absent")
+        node.outputs[0].name, node.outputs[0].type = namer.fresh("absent"), like.type
+        graph.append(node)
+        return node.outputs[0]
+    assert like.dtype is not None
+    shape = (0,) * like.shape.rank() if like.shape is not None else (0,)
+    shape = tuple(like.shape.numpy()) if full and like.shape is not None else shape
+    name = namer.fresh("const.absent")
+    tensor = ir.Tensor(np.zeros(shape, dtype=like.dtype.numpy()), dtype=like.dtype, name=name)
+    value = ir.Value(name=name, type=like.type, shape=tensor.shape, const_value=tensor)
+    graph.initializers.add(value)
+    return value
 
 
 def _attributes(node: ir.Node, more: int) -> list[ir.Attr]:

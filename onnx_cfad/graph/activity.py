@@ -21,9 +21,10 @@ class Activity:
     Attributes:
         varied: Values that depend on a wrt value.
         useful: Values that a seeded output depends on.
-        cuttable: Values that reach a selecting operator (Where, Clip, Max, ...), so that parts of their cotangent may
-            be exactly zero while their derivative is NaN or Inf.
-        skippable: Values that reach a branch which may not be taken, so that their whole cotangent may be zero.
+        cuttable: Values that reach a selecting operator (Where, Clip, Max, ...) which a derivative passes through, so
+            that parts of their cotangent may be exactly zero while their derivative is NaN or Inf.
+        skippable: Values that reach the outputs through a branch which may not be taken and in no other way, so that
+            their whole cotangent may be zero.
     """
 
     varied: set[ir.Value]
@@ -73,15 +74,19 @@ def find_activity(
     _Forward(varied, passes, stopped).graph(graph)
     useful = set(seeded)
     _Backward(useful, passes).graph(graph)
+    active = varied & useful
     cuttable: set[ir.Value] = set()
     for node in nodes_of(graph):
-        if node.op_type in _SELECTING and node not in masks:
-            cuttable.update(value for value in node.inputs if value is not None)
+        if node.op_type in _SELECTING and node not in masks and not active.isdisjoint(node.outputs):
+            cuttable.update(value for value in node.inputs if value in active)
     if cuttable:
         _Backward(cuttable, passes).graph(graph)
-    skippable = {*guarded, *(v for node in nodes_of(graph) if is_branch(node) for v in _read_by_one(node))}
+    skippable = {*guarded, *(v for node in nodes_of(graph) if is_branch(node) for v in _read_by_one(node))} & active
     if skippable:
         _Backward(skippable, passes).graph(graph)
+        certain = set(seeded)
+        _BackwardInAnyCase(certain, passes, frozenset(guarded)).graph(graph)
+        skippable -= certain
     return Activity(varied, useful, cuttable, skippable)
 
 
@@ -192,6 +197,45 @@ class _Backward:
 
     def hand_over(self, pairs: Iterable[tuple[ir.Value, ir.Value]]) -> bool:
         return _mark(self.marked, (target for source, target in pairs if source in self.marked), frozenset())
+
+
+class _BackwardInAnyCase(_Backward):
+    """The same, but through an If only where both of its branches depend on a value.
+
+    Args:
+        marked: Values.
+        passes: Whether a derivative passes through a node.
+        guarded: Values that enter masked branches: each side of such a branch may be cut off.
+    """
+
+    def __init__(self, marked: set[ir.Value], passes: Passes, guarded: frozenset[ir.Value]) -> None:
+        super().__init__(marked, passes)
+        self.guarded = guarded
+
+    def graph(self, graph: ir.Graph) -> None:
+        for node in reversed(graph):
+            if is_branch(node):
+                self.branch(node)
+            elif is_loop(node):
+                self.loop(loop_site(node))
+            elif not self.marked.isdisjoint(node.outputs) and self.passes(node):
+                reads = (v for v in node.inputs if v is not None and carries_derivative(v))
+                self.marked.update(v for v in reads if not (node.op_type == "Where" and v in self.guarded))
+
+    def branch(self, node: ir.Node) -> None:
+        """Marks what each branch has inside, and what both read."""
+        if is_stand_in(node) and not self.marked.isdisjoint(stand_in(node).results):
+            self.marked.update(node.outputs)
+        read: list[set[ir.Value]] = []
+        for branch in branch_site(node).branches:
+            inside = {
+                value for output, value in zip(node.outputs, branch.outputs, strict=True) if output in self.marked
+            }
+            _BackwardInAnyCase(inside, self.passes, self.guarded).graph(branch)
+            captured = inside.intersection(captured_by_graph(branch))
+            self.marked.update(inside - captured)
+            read.append(captured)
+        self.marked.update(set.intersection(*read))
 
 
 def _mark(
