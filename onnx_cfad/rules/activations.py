@@ -124,13 +124,14 @@ def gelu_tanh_slope(x: Expr) -> Expr:
 
 @vjp("Softmax")
 def softmax(ct: Expr, y: Expr, x: Expr, *, axis: int) -> Expr:
-    return y * (ct - _sum_along(ct * y, axis))
+    return y * (ct - sum_along(ct * y, axis))
 
 
 @vjp("LogSoftmax")
 def log_softmax(ct: Expr, y: Expr, x: Expr, *, axis: int) -> Expr:
-    return ct - op.Exp(y) * _sum_along(ct, axis)
+    return ct - op.Exp(y) * sum_along(ct, axis)
 
 
-def _sum_along(x: Expr, axis: int) -> Expr:
+def sum_along(x: Expr, axis: int) -> Expr:
+    """The sum along one axis, which stays with length 1."""
     return wide(x).sum([axis], keepdims=True).cast(x.dtype)

@@ -12,6 +12,7 @@ from onnx_cfad.adjoint.expr import Expr, concat, op, where
 from onnx_cfad.graph.straight_through import carries_estimate
 from onnx_cfad.rules.outputs import handed_out
 from onnx_cfad.rules.padding import pad_along
+from onnx_cfad.rules.reductions import wide_type
 from onnx_cfad.rules.registry import nondifferentiable, vjp
 
 nondifferentiable("QuantizeLinear", reason="rounding to integers is piecewise constant")
@@ -76,9 +77,10 @@ def dequantize_linear(
     ct: Expr, y: Expr, x: Expr, x_scale: Expr, x_zero_point: Expr | None = None, *, axis: int, block_size: int | None
 ) -> tuple[Callable[[], Expr] | None, Callable[[], Expr]]:
     def by_scale() -> Expr:
-        zero = None if x_zero_point is None else along_axis(x_zero_point.cast(ct.dtype), x, axis, block_size or 0)
-        steps = x.cast(ct.dtype) if zero is None else x.cast(ct.dtype) - zero
-        return sum_along_axis(ct * steps, y, x_scale, axis, block_size or 0).cast(x_scale.dtype)
+        kind = wide_type(ct)  # a 16-bit type does not hold every integer
+        zero = None if x_zero_point is None else along_axis(x_zero_point.cast(kind), x, axis, block_size or 0)
+        steps = x.cast(kind) if zero is None else x.cast(kind) - zero
+        return sum_along_axis(ct.cast(kind) * steps, y, x_scale, axis, block_size or 0).cast(x_scale.dtype)
 
     # Only what a straight-through estimator quantised gets a cotangent: integers carry none.
     by_x = (

@@ -55,16 +55,17 @@ def _next(x: Expr, axis: int, reverse: int) -> Expr:
 
 def _accumulated(ct: Expr, following: Expr, x: Expr, axis: int, reverse: int) -> Expr:
     """s_k = ct_k + following_k * s_{k+1}, from the last element of the product to the first."""
+    ct, following = wide(ct), following.cast(wide(ct).dtype)
     perm = [axis, *(a for a in range(x.rank) if a != axis)]
     back = [perm.index(a) for a in range(x.rank)]
     terms, factors = (op.Transpose(each, perm=perm) for each in (ct, following))
     others = [x.dim(a) for a in perm[1:]]
     shape = concat(others) if others else x.builder.constant(np.zeros(0, np.int64))
-    start = full(shape, 0, x.dtype, x.builder)
+    start = full(shape, 0, ct.dtype, x.builder)
 
     def step(builder: Builder, carries: list[Expr], slices: list[Expr]) -> tuple[list[Expr], list[Expr]]:
         total = slices[0] + slices[1] * carries[0]
         return [total], [total]
 
     _, (totals,) = scan(step, [start], [terms, factors], reverse=not reverse)
-    return op.Transpose(totals, perm=back)
+    return op.Transpose(totals, perm=back).cast(x.dtype)

@@ -147,7 +147,8 @@ class Deformable:
     def by_mask(self) -> Expr:
         """The cotangent of the mask."""
         assert self.mask is not None
-        return (self.ct_values * self.read.values()).sum([1]).reshape(self.mask.shape)
+        summed = wide(self.ct_values * self.read.values()).sum([1])
+        return summed.cast(self.mask.dtype).reshape(self.mask.shape)
 
 
 @vjp("DeformConv")

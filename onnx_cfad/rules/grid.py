@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_cfad.adjoint.expr import Expr, Update, concat, op, zeros_like
 from onnx_cfad.rules.grid_taps import Sampling
 from onnx_cfad.rules.interpolation import Interpolation
+from onnx_cfad.rules.reductions import wide_type
 from onnx_cfad.rules.registry import vjp
 from onnx_cfad.rules.windows import size_of
 
@@ -49,9 +50,10 @@ def affine_grid(ct: Expr, y: Expr, theta: Expr, size: Expr, *, align_corners: in
     """The grid is linear in theta; the coordinates it multiplies are the grid of the identity, with a one added."""
     known = theta.dims[1] if theta.has_rank else None
     rank = y.rank - 2 if known is None else known
-    unit = ct.builder.constant(np.eye(rank, rank + 1)[None], theta.dtype)
+    kind = wide_type(theta)  # the products are summed over all points
+    unit = ct.builder.constant(np.eye(rank, rank + 1)[None], kind)
     one_sample = concat([ct.builder.constant([1]), op.Slice(size, [1], [2**62], [0])])
     coordinates = op.Reshape(op.AffineGrid(unit, one_sample, align_corners=align_corners), [-1, rank])
     homogeneous = op.Pad(coordinates, [0, 0, 0, 1], 1.0)
-    points = op.Reshape(ct, [0, -1, rank])
-    return op.MatMul(op.Transpose(points, perm=[0, 2, 1]), homogeneous), None
+    points = op.Reshape(ct.cast(kind), [0, -1, rank])
+    return op.MatMul(op.Transpose(points, perm=[0, 2, 1]), homogeneous).cast(theta.dtype), None

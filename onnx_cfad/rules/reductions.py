@@ -12,8 +12,9 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
+from onnx_cfad.adjoint.cotangents import wide
 from onnx_cfad.adjoint.expr import Expr, op, where
-from onnx_cfad.rules.registry import nondifferentiable, vjp
+from onnx_cfad.rules.registry import jvp, nondifferentiable, vjp
 
 nondifferentiable("ArgMax", "ArgMin", reason="an index is piecewise constant")
 
@@ -49,7 +50,7 @@ class _Reduced:
 
     def sum(self, terms: Expr) -> Expr:
         """The sum of ``terms``, shaped like ``x``, over the same axes, which stay with length 1."""
-        return op.ReduceSum(terms, self.axes, keepdims=1, noop_with_empty_axes=self.noop)
+        return op.ReduceSum(wide(terms), self.axes, keepdims=1, noop_with_empty_axes=self.noop).cast(terms.dtype)
 
 
 @vjp("ReduceSum")
@@ -84,6 +85,26 @@ def reduce_extreme(
     chosen = op.Equal(x, reduced.aligned(y))
     count = reduced.sum(chosen.cast(wide_type(ct))).cast(ct.dtype)
     return where(chosen, reduced.aligned(ct) / count, 0)
+
+
+@jvp("ReduceMax", "ReduceMin")
+def tangent_of_extreme(
+    tangents: tuple[Expr | None, ...],
+    y: Expr,
+    x: Expr,
+    axes: Expr | None = None,
+    *,
+    keepdims: int,
+    noop_with_empty_axes: int,
+) -> Expr:
+    """The mean of the tangents of the elements that tie; that of an extreme of nothing is 0."""
+    t = tangents[0]
+    assert t is not None
+    reduced = _Reduced(x, axes, keepdims, noop_with_empty_axes)
+    chosen = op.Equal(x, reduced.aligned(y))
+    count = op.Max(reduced.sum(chosen.cast(wide_type(t))), 1).cast(t.dtype)
+    mean = reduced.sum(where(chosen, t, 0)) / count
+    return mean if keepdims else mean.reshape(y.shape)
 
 
 def wide_type(x: Expr) -> ir.DataType:

@@ -159,7 +159,7 @@ def reverse_sequence(ct: Expr, y: Expr, x: Expr, sequence_lens: Expr, *, batch_a
 def range_(ct: Expr, y: Expr, start: Expr, limit: Expr, delta: Expr) -> tuple[Callable[[], Expr] | None, ...]:
     # The limit decides only how many elements there are.
     return (
-        lambda: _number_like(ct.sum(), start),
+        lambda: _number_like(wide(ct).sum().cast(ct.dtype), start),
         None,
-        lambda: _number_like((ct * ascending(ct.size).cast(ct.dtype)).sum(), delta),
+        lambda: _number_like((wide(ct) * ascending(ct.size).cast(wide(ct).dtype)).sum().cast(ct.dtype), delta),
     )

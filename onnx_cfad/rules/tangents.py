@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onnx_cfad.adjoint.expr import Expr, op, zeros_like
+from onnx_cfad.rules.activations import sum_along
 from onnx_cfad.rules.registry import jvp
 
 Tangents = tuple[Expr | None, ...]
@@ -14,14 +15,14 @@ Tangents = tuple[Expr | None, ...]
 def softmax(tangents: Tangents, y: Expr, x: Expr, *, axis: int) -> Expr:
     (t,) = tangents
     assert t is not None
-    return y * (t - op.ReduceSum(y * t, [axis], keepdims=1))
+    return y * (t - sum_along(y * t, axis))
 
 
 @jvp("LogSoftmax")
 def log_softmax(tangents: Tangents, y: Expr, x: Expr, *, axis: int) -> Expr:
     (t,) = tangents
     assert t is not None
-    return t - op.ReduceSum(op.Exp(y) * t, [axis], keepdims=1)
+    return t - sum_along(op.Exp(y) * t, axis)
 
 
 @jvp("ScatterElements")
