@@ -333,6 +333,7 @@ def compile(  # noqa: A001 - what it is
     timeout: float = 600.0,
     memory: str | int | None = None,
     profile: AnyProfile | None = None,
+    tune: float | None = None,
 ) -> Artifact:
     """``model`` compiled for a target and checked against ONNX Runtime: ``cfad.compile(g, target="llvm").run(feeds)``.
 
@@ -351,6 +352,7 @@ def compile(  # noqa: A001 - what it is
         memory: What the process that compiles and runs may hold, such as ``2GiB``; default: half of the machine's.
         profile: What real runs of the model, or of the primal that it was differentiated from, did: a ``Profile``, or
             the path of its JSON. Hot branches are compiled first, branches that no run took on their first use.
+        tune: Seconds that MetaSchedule may search for faster schedules, over all bodies; default: no search.
 
     Raises:
         ModelError: The model or the inputs are unusable.
@@ -363,6 +365,6 @@ def compile(  # noqa: A001 - what it is
     from onnx_cfad.targets.compilation import compile_model  # noqa: PLC0415
 
     limits = Limits(timeout, parse_bytes(memory) if isinstance(memory, str) else memory)
-    options = TargetOptions(build, form, processor, threads, limits, profile_text(profile))
+    options = TargetOptions(build, form, processor, threads, limits, profile_text(profile), tune)
     source = model.model if isinstance(model, Gradient) else model
     return compile_model(source, target, output, feeds=feeds, options=options, check=check, rtol=rtol)

@@ -130,6 +130,10 @@ def compile_for_target(
             "--profile", metavar="FILE", help="What real runs did, from `onnx-cfad profile -o`: hot branches first."
         ),
     ] = None,
+    tune: Annotated[
+        float | None,
+        typer.Option("--tune", metavar="SECONDS", help="Search for faster schedules, so long over all bodies."),
+    ] = None,
     processor: Annotated[
         str, typer.Option("--processor", metavar="NAME", help="LLVM's name, such as x86-64-v3; native: this one.")
     ] = "native",
@@ -152,7 +156,7 @@ def compile_for_target(
     from onnx_cfad.targets.compilation import compile_model  # noqa: PLC0415
 
     limits = Limits(timeout, None if memory is None else parse_bytes(memory))
-    options = Options(build, form, processor, threads, limits, profile_text(profile))
+    options = Options(build, form, processor, threads, limits, profile_text(profile), tune)
     feeds = None if inputs is None else read_npz(inputs)
     with working(f"compiling {model}", quiet=quiet or as_json) as tell:
         artifact = compile_model(

@@ -46,6 +46,7 @@ class Options:
         limits: What each step may take.
         profile: What real runs did, as the JSON text of a profile: bodies of hot branches are compiled first, those of
             branches that no run took on their first use.
+        tune: Seconds that a search for faster schedules may take over all bodies; None for no search.
     """
 
     build: str | None = None
@@ -54,6 +55,7 @@ class Options:
     threads: int = 1
     limits: Limits = Limits()
     profile: str | None = None
+    tune: float | None = None
 
 
 class Artifact(abc.ABC):
@@ -141,11 +143,13 @@ class Lowered:
         form: In a few words, for readers.
         program: What the target's own ``open`` needs.
         notes: Reasons for choices.
+        lasting: The same would come out another time; False where something was cut short, so that no cache keeps it.
     """
 
     form: str
     program: dict[str, Any]
     notes: tuple[str, ...] = ()
+    lasting: bool = True
 
 
 def plain_feeds(feeds: Feeds) -> dict[str, Array]:

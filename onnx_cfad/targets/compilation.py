@@ -173,7 +173,8 @@ class _Job:
             errors, notes = self._errors(self.compiler.open(folder, manifest, self.options), samples)
             manifest = dataclasses.replace(manifest, errors=errors, notes=(*manifest.notes, *notes))
         (folder / NAME).write_text(manifest.to_json(), encoding="utf-8")
-        cache.store(key, folder)
+        if lowered.lasting:
+            cache.store(key, folder)
 
     def _errors(self, artifact: Artifact, samples: Mapping[str, Array]) -> tuple[dict[str, float], list[str]]:
         """The error of each output, none of which may be over the tolerance, and notes on those that only round."""
@@ -209,6 +210,8 @@ def _check_numbers(options: Options, rtol: float | None) -> None:
         raise ModelError(f"rtol {rtol}", "expected a number between 0 and 1", "Leave it out: it goes by type.")
     if options.threads < 1:
         raise ModelError(f"threads {options.threads}", "expected a number from 1 up")
+    if options.tune is not None and not 0 < options.tune < float("inf"):
+        raise ModelError(f"tune {options.tune}", "expected a number of seconds over 0")
     if not options.limits.seconds > 0:
         raise ModelError(f"timeout {options.limits.seconds}", "expected a number of seconds over 0")
 

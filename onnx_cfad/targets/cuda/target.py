@@ -21,6 +21,7 @@ import onnx_ir as ir
 from onnx_cfad.errors import TargetError
 from onnx_cfad.graph.maskable import why_not_masked
 from onnx_cfad.graph.regions import branch_site, is_branch
+from onnx_cfad.graph.site_marks import marked
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.model import normalise
 from onnx_cfad.rewriters.legalise import legalise_operators
@@ -68,8 +69,9 @@ class Cuda(Target):
         for name, given, default in (("form", options.form, "auto"), ("processor", options.processor, "native")):
             if given != default:
                 raise TargetError(f"{name} '{given}'", "is for the target llvm alone", f"Leave --{name} out.")
-        if options.profile is not None:
-            raise TargetError("profile", "is for the target llvm alone", "Leave --profile out.")
+        for name, given in (("profile", options.profile), ("tune", options.tune)):
+            if given is not None:
+                raise TargetError(name, "is for the target llvm alone", f"Leave --{name} out.")
         worker = _worker(options)
         versions = dict(worker.call("versions")[0])
         compiler = nvcc.find()
@@ -156,11 +158,17 @@ class KernelProgram(Artifact):
 
 
 def predicated(model: ir.Model) -> tuple[ir.Model, list[str]]:
-    """``model`` in normal form with every If predicated whose branches may both run, and what was done."""
+    """``model`` in normal form with every If predicated whose branches may both run, and what was done.
+
+    What a gradient makes of one If of its primal is predicated together or not at all: where the branches of the
+    primal's If return other shapes, those of the reverse one each take the cotangent of another shape.
+    """
     model = normalise(model.clone())
     infer_types(model)
     branches = [node for node in model.graph.all_nodes() if is_branch(node)]
-    chosen = [node for node in branches if why_not_masked(branch_site(node)) is None]
+    kept = [node for node in branches if why_not_masked(branch_site(node)) is not None]
+    of_kept = {marked(node) for node in kept} - {None}
+    chosen = [node for node in branches if node not in kept and marked(node) not in of_kept]
     PredicateBranchPass(chosen)(model)
     return model, [f"{len(chosen)} of {len(branches)} branches are predicated"] if branches else []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -82,6 +83,13 @@ def llvm_target(tvm: Any, options: Mapping[str, Any]) -> Any:
     """TVM's target of machine code for the processor that the options name, or for any."""
     processor = options.get("processor")
     return tvm.target.Target({"kind": "llvm", **({"mcpu": processor} if processor else {})})
+
+
+def tuned_target(tvm: Any, options: Mapping[str, Any]) -> Any:
+    """The same with the number of cores, which a search for schedules has to know."""
+    processor = options.get("processor")
+    cores = {"num-cores": int(os.environ.get("TVM_NUM_THREADS", "1"))}
+    return tvm.target.Target({"kind": "llvm", **({"mcpu": processor} if processor else {}), **cores})
 
 
 Version = tuple[str, int, int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ from onnx_cfad.graph.regions import is_loop
 from onnx_cfad.targets.base import Array, Lowered, Tell
 from onnx_cfad.targets.branch_order import BranchOrder
 from onnx_cfad.targets.tvm.body_order import Schedule, Scheduled, schedule
-from onnx_cfad.targets.tvm.partition import Whole, partition
+from onnx_cfad.targets.tvm.partition import Partition, Whole, partition
 from onnx_cfad.targets.tvm.programs import joined, split
+from onnx_cfad.targets.tvm.signatures import digest
 from onnx_cfad.targets.tvm.specialise import meet, write_bodies
 from onnx_cfad.targets.tvm.step import Step
+from onnx_cfad.targets.tvm.tuning import Tunable, tune
 from onnx_cfad.targets.tvm.whole_loop import whole
 from onnx_cfad.targets.tvm.worker import BodyError
 
@@ -34,12 +36,14 @@ class Plan:
         order: What is known of the model's branches.
         tell: Called with what is being done.
         notes: Why this form was chosen.
+        seconds: What a search for schedules may take; None for none.
     """
 
     step: Step
     order: BranchOrder
     tell: Tell
     notes: tuple[str, ...]
+    seconds: float | None
 
 
 def hosted(model: ir.Model, folder: Path, feeds: Mapping[str, Array], plan: Plan) -> Lowered:
@@ -96,6 +100,10 @@ def _compiled(model: ir.Model, folder: Path, feeds: Mapping[str, Array], plan: P
         plan.tell(f"body {number} of {len(order.ahead)}: {entry.name}")
         _compile(entry, folder / _BODIES / stems[entry.name], guarded.get(entry.name, []), plan.step)
     program: dict[str, Any] = {"stems": stems, "guarded": guarded}
+    found = None
+    if plan.seconds is not None:
+        found = tune(list(_tunables(parts, order, folder / _BODIES, stems)), plan.seconds, plan.step, plan.tell)
+        program["tuning"] = dataclasses.asdict(found)
     _, used = run_hosted(folder, program, feeds, plan.step)
     program |= {
         "ahead": [{"body": e.name, "branch": e.side, "taken": e.taken, "calls": e.calls} for e in order.ahead],
@@ -103,7 +111,21 @@ def _compiled(model: ir.Model, folder: Path, feeds: Mapping[str, Array], plan: P
         "used_by_samples": sorted(used),
     }
     form = f"a host program over {len(stems)} bodies"
-    return Lowered(form, program, (*plan.notes, *_told(order, plan.order, used)))
+    notes = (*plan.notes, *_told(order, plan.order, used), *([] if found is None else [found.note()]))
+    return Lowered(form, program, notes, lasting=found is None or found.complete)
+
+
+def _tunables(parts: Partition, order: Schedule, bodies: Path, stems: Mapping[str, str]) -> Iterator[Tunable]:
+    """The bodies that were compiled ahead; a loop that is one function has a schedule of its own."""
+    for entry in order.ahead:
+        body = parts.bodies[entry.name]
+        if any(map(is_loop, body.graph)):
+            continue
+        inputs = tuple(value.name or "" for value in body.graph.inputs)
+        for signature in entry.signatures:
+            place = bodies / f"{stems[entry.name]}-{digest(signature)}"
+            model, library = place.with_suffix(".onnx"), place.with_suffix(".so")
+            yield Tunable(entry.name, model, library, inputs, signature, entry.calls)
 
 
 def _compile(entry: Scheduled, place: Path, guarded: Sequence[int], step: Step) -> None:

@@ -7,6 +7,7 @@ the worker.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,9 @@ from onnx_cfad.targets.tvm import environments
 from onnx_cfad.targets.tvm.bisect import blame
 from onnx_cfad.targets.tvm.builds import BUILDS
 from onnx_cfad.targets.tvm.hosted import Plan, hosted, run_hosted
+from onnx_cfad.targets.tvm.signatures import signature_of
 from onnx_cfad.targets.tvm.step import Step
+from onnx_cfad.targets.tvm.tuning import Outcome, Tunable, tune
 from onnx_cfad.targets.tvm.whole_loop import why_not_whole, with_shapes
 from onnx_cfad.targets.tvm.worker import Worker, shared_worker
 
@@ -73,6 +76,8 @@ class Llvm(Target):
         kind, title = stamp["build"], BUILDS[stamp["build"]].title
         step = Step(_worker(kind, options), {"processor": stamp["processor"]}, options.limits)
         order = branch_order(model, options.profile)
+        if options.tune is not None:
+            step.call("search_is_possible", {})
         model = _with_inputs_of(model, feeds)
         model = with_shapes(model) if kind == "relax" else legalise_operators(model, kind)
         infer_types(model)
@@ -83,7 +88,7 @@ class Llvm(Target):
                 try:
                     tell(f"{title}: the whole model")
                     legal = legalise(model, kind)
-                    lowered, results = _whole(legal, folder, feeds, step, _MACHINES[kind])
+                    lowered, results = _whole(legal, folder, feeds, step, _MACHINES[kind], options.tune, tell)
                     reason = None if options.form == "whole" else _difference(model, feeds, results)
                     if reason is None:
                         return lowered
@@ -93,7 +98,7 @@ class Llvm(Target):
                     reason = error.what
                 (folder / _LIBRARY).unlink(missing_ok=True)
             notes.append(f"not {_MACHINES[kind]}: {reason}")
-        return hosted(model, folder, feeds, Plan(step, order, tell, tuple(notes)))
+        return hosted(model, folder, feeds, Plan(step, order, tell, tuple(notes), options.tune))
 
     def open(self, folder: Path, manifest: Manifest, options: Options) -> Artifact:
         """The artifact in ``folder``; see ``Target``."""
@@ -189,16 +194,32 @@ def _why_not_machine(node: ir.Node) -> str | None:
 
 
 def _whole(
-    model: ir.Model, folder: Path, feeds: Mapping[str, Array], step: Step, form: str
+    model: ir.Model,
+    folder: Path,
+    feeds: Mapping[str, Array],
+    step: Step,
+    form: str,
+    seconds: float | None,
+    tell: Tell,
 ) -> tuple[Lowered, list[Array]]:
-    """What was made of the whole model, and what it gives for the sample inputs."""
+    """What was made of the whole model, tuned for ``seconds``, and what it gives for the sample inputs."""
+    found: Outcome | None = None
     with tempfile.TemporaryDirectory(prefix="onnx-cfad-") as temporary:
         path = Path(temporary) / "model.onnx"
         save(model, path)
         shapes = {name: list(feed.shape) for name, feed in feeds.items()}
         arguments = {"model": str(path), "library": str(folder / _LIBRARY), "shapes": shapes}
         step.call("compile_model", arguments)
-    return Lowered(form, {"library": _LIBRARY}), _run_whole(folder, feeds, step)
+        if seconds is not None:
+            given = tuple(feeds.values())
+            body = Tunable("the whole model", path, folder / _LIBRARY, tuple(feeds), signature_of(given), 1, given)
+            in_loops = step.worker.kind == "relax" and any(map(is_loop, model.graph))
+            found = tune([] if in_loops else [body], seconds, step, tell)
+    results = _run_whole(folder, feeds, step)
+    if found is None:
+        return Lowered(form, {"library": _LIBRARY}), results
+    program = {"library": _LIBRARY, "tuning": dataclasses.asdict(found)}
+    return Lowered(form, program, (found.note(),), lasting=found.complete), results
 
 
 def _difference(model: ir.Model, feeds: Mapping[str, Array], results: Sequence[Array]) -> str | None:

@@ -118,7 +118,8 @@ class _Reading:
             return tuple(self.operand(field) for field in value.fields)
         if isinstance(value, tvm.ir.TupleGetItem):
             return self.operand(value.tuple_value)[value.index]
-        raise Refused(f"a step that is no TIR function: {str(value).strip().splitlines()[-1][:200]}")
+        operator = getattr(getattr(value, "op", None), "name", type(value).__name__)
+        raise Refused(f"a step that is no TIR function: {operator}")
 
     def kernel(self, variable: Any, call: Any) -> Kernel:
         if len(call.args) > 2:

