@@ -401,9 +401,10 @@ def expand(
     from onnx_cfad.report.terminal import working  # noqa: PLC0415
     from onnx_cfad.saving import save  # noqa: PLC0415
 
-    target = model.with_name(f"{model.stem}.expanded.onnx") if output is None else output
     with working(f"expanding {model}", quiet=quiet or as_json):
-        save(expand_model(model), target, source=model)
+        expanded = expand_model(model)
+        target = model.with_name(f"{model.stem}.expanded.onnx") if output is None else output
+        save(expanded, target, source=model)
     if as_json:
         typer.echo(to_json({}, output=target))
     elif not quiet:

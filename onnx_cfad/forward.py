@@ -147,7 +147,8 @@ def push_forward_gradient(source: ir.Model, options: Options) -> Gradient:
 
 def _refuse_reverse_options(options: Options) -> None:
     plain = Options()
-    for name in ("clip_value", "clip_norm", "clip_carries", "replace_nan", "plan_text", "segment"):
+    tape = ("segment", "levels", "tape", "memory", "trips", "profile", "implicit_outputs")
+    for name in ("clip_value", "clip_norm", "clip_carries", "replace_nan", "plan_text", *tape):
         if getattr(options, name) != getattr(plain, name):
             raise PlanError(name, "is of a reverse pass, and forward mode has none", "Leave it out.")
     remedy = "Tangents are carried along, but for loops that are asked to be implicit."

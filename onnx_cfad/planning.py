@@ -9,6 +9,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from onnx_cfad.adjoint.checkpointed import LONGEST, MOST_LEVELS
+from onnx_cfad.adjoint.implicit import FALLBACKS
 from onnx_cfad.collector import resting_collector
 from onnx_cfad.errors import PlanError
 from onnx_cfad.expand import expand_training
@@ -84,9 +86,12 @@ def with_plan(
     """
     if target is not None and target not in BRANCHES:
         raise PlanError(f"target '{target}'", f"expected one of {', '.join(BRANCHES)}")
-    for name, number, most in (("segment", segment, 10**12), ("levels", levels, 8), ("trips", trips, 10**12)):
-        if number is not None and not 0 <= number <= most:
-            raise PlanError(f"{name} {number}", f"expected a number from 0 to {most:,}")
+    limits = (("segment", segment, 0, LONGEST), ("levels", levels, 2, MOST_LEVELS), ("trips", trips, 0, LONGEST))
+    for name, number, least, most in limits:
+        if number is not None and not least <= number <= most:
+            raise PlanError(f"{name} {number}", f"expected a number from {least} to {most:,}")
+    if implicit_fallback is not None and implicit_fallback not in FALLBACKS:
+        raise PlanError(f"implicit_fallback '{implicit_fallback}'", f"expected one of {', '.join(FALLBACKS)}")
     named = isinstance(plan, str) and plan in PLANS
     changes = {
         "plan": plan if named else "auto",

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from onnx_cfad.errors import ModelError
 from onnx_cfad.graph.activity import carries_derivative
-from onnx_cfad.graph.regions import ControlFlowGraph, Region
-from onnx_cfad.graph.walk import graphs_of
+from onnx_cfad.graph.regions import ControlFlowGraph, Region, label
+from onnx_cfad.graph.walk import graphs_of, nodes_of
 from onnx_cfad.names import InterfaceNames, Namer
 from onnx_cfad.options import Options
 from onnx_cfad.scopes import AUTHOR_NAME, rename
@@ -71,9 +71,11 @@ def _outputs(graph: ir.Graph, options: Options) -> tuple[ir.Value, ...]:
         ]
         if not found:
             raise ModelError("model", "it has no floating-point output, so there is nothing to differentiate")
-        return tuple(found)
+        return tuple(dict.fromkeys(found))
     chosen: list[ir.Value] = []
-    for name in names:
+    if options.loss is not None and options.outputs is not None:
+        raise ModelError(f"loss '{options.loss}'", "a loss and outputs are both named", "Name one or the other.")
+    for name in dict.fromkeys(names):
         if name not in known:
             raise ModelError(
                 f"output '{name}'", f"the model has no such output; it has {_listed(known)}", "Check the name."
@@ -121,9 +123,11 @@ def _value_to_differentiate_by(
     value = named.get(name) or graph.initializers.get(name) or _constant_inside(model, name, regions)
     if value is None:
         known = [*(v.name for v in graph.inputs), *graph.initializers]
+        made = next((label(node) for node in nodes_of(graph) if name in [o.name for o in node.outputs]), None)
+        found = "the model has no such input, initializer or constant" if made is None else f"it is computed, by {made}"
         raise ModelError(
             f"wrt '{name}'",
-            f"the model has no such input, initializer or constant; it has {_listed(known)}",
+            f"{found}; inputs and initializers are {_listed(known)}",
             "Check the name; constants inside branches are called scope/path:name.",
         )
     if not isinstance(value.type, ir.TensorType) or not carries_derivative(value):

@@ -33,8 +33,8 @@ def transform(
         UnsupportedOp: A differentiated value reaches an operator without a rule.
     """
     path, chosen = Path(source), options or Options()
-    target = path.with_name(f"{path.stem}.{_SUFFIX[chosen.mode]}.onnx") if output is None else Path(output)
     model = load(path)
+    target = path.with_name(f"{path.stem}.{_SUFFIX[chosen.mode]}.onnx") if output is None else Path(output)
     if str(target) == "-":
         raise ModelError("output '-'", "a model is not written to standard output", "Name a file.")
     check_target(target, path)  # before the work is done

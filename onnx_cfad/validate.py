@@ -166,7 +166,7 @@ def _subject(
 
     extended = single(gradient if isinstance(gradient, (str, os.PathLike)) else derived)
     seeds = {name: given.pop(seed, None) for name, seed in interface.names.seeds.items()}
-    if not given and any(port.required for port in original.inputs):
+    if feeds != {} and not given and any(port.required for port in original.inputs):
         given = make_up_inputs(primal, original.run, seed)
     outputs = original.run(given)
     cotangents = {

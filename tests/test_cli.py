@@ -160,6 +160,9 @@ class TestTransform:
             "segment has no effect: no loop is checkpointed",
             "levels has no effect: no loop is checkpointed",
         ]
+        implicit = call("transform", loop, "--implicit-outputs", "--implicit-fallback", "nan").stdout
+        for name in ("implicit_outputs", "implicit_fallback"):
+            assert f"warning: {name} has no effect: no loop is implicit" in implicit
         assert json.loads(call("transform", loop, *given, "--json").stdout)["warnings"] == expected
         assert json.loads(call("plan", loop, *given, "--json").stdout)["warnings"] == expected
         assert json.loads(call("plan", loop, "--json").stdout)["warnings"] == []
@@ -263,6 +266,14 @@ class TestBadInput:
             (["--wrt", "trips"], "wrt 'trips': expected a floating-point tensor"),
             (["--outputs", "q"], "output 'q': the model has no such output"),
             (["--loss", "y"], "loss 'y': expected a scalar"),
+            (["--wrt", "y"], "wrt 'y': it is computed, by Loop"),
+            (["--loss", "y", "--outputs", "ys"], "loss 'y': a loss and outputs are both named"),
+            (["--mode", "forward", "--tape", "float16"], "tape: is of a reverse pass"),
+            (["--mode", "forward", "--levels", "3"], "levels: is of a reverse pass"),
+            (["--mode", "forward", "--memory", "1MiB"], "memory: is of a reverse pass"),
+            (["--mode", "forward", "--implicit-outputs"], "implicit_outputs: is of a reverse pass"),
+            (["--implicit-fallback", "x"], "implicit_fallback 'x': expected one of checkpointed, nan, none"),
+            (["--levels", "9"], "levels 9: expected a number from 2 to 8"),
             (["--stop-gradient", "q"], "'q': the model has no value of this name"),
             (["--plan", "quick"], "plan 'quick': expected auto, taped"),
             (["--site", "main/q=taped"], "site 'main/q': the model has no such control-flow site"),
@@ -281,6 +292,18 @@ class TestBadInput:
         assert "the output is the input file" in refused(call("transform", loop, "-o", loop))
         assert loop.read_bytes() == content
         assert [entry.name for entry in tmp_path.iterdir()] == ["loop.onnx"]
+
+    @pytest.mark.parametrize("command", ["transform", "inspect", "plan", "validate", "expand"])
+    def test_a_model_without_a_name_is_refused(self, command: str) -> None:
+        assert "is a directory, not an ONNX model" in refused(call(command, ""))
+
+    def test_an_output_that_is_named_twice_is_one(self, loop: Path) -> None:
+        report = json.loads(call("transform", loop, "--outputs", "y", "--outputs", "y", "--json").stdout)
+        assert report["outputs"] == ["y"]
+
+    def test_arrays_of_nothing_are_not_made_up(self, loop: Path, tmp_path: Path) -> None:
+        np.savez(tmp_path / "nothing.npz")
+        assert "no value is given for 'x'" in refused(call("validate", loop, "--inputs", tmp_path / "nothing.npz"))
 
     @pytest.mark.parametrize("command", ["inspect", "validate"])
     @pytest.mark.parametrize("make", [_directory, _absent, _text, _truncated], ids=lambda make: make.__name__)

@@ -32,6 +32,9 @@ from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import Types
 from onnx_cfad.rewriters.scan_form import loop_to_scan
 
+LONGEST, MOST_LEVELS = 10**12, 8
+"""Iterations that a segment may have, and levels."""
+
 KEPT = ("", "products")
 """What may be kept of an iteration beside the carries."""
 
@@ -58,9 +61,12 @@ class Checkpointed(Adjoint):
         Taped(self.tape)  # refuses what is no tape
         if self.keep not in KEPT:
             raise PlanError(f"keep '{self.keep}'", "expected products", "Leave it out to keep the carries alone.")
-        if self.segment < 0 or self.levels < 2 or (self.segment == 0 and self.levels > 2):
+        if not (0 <= self.segment <= LONGEST and 2 <= self.levels <= MOST_LEVELS):
             found = f"segment={self.segment}, levels={self.levels}"
-            raise PlanError("checkpointed", found, "Use segment >= 1 and levels >= 2, or segment 0 with two levels.")
+            raise PlanError("checkpointed", found, f"Use a segment up to {LONGEST:,} and 2 to {MOST_LEVELS} levels.")
+        if self.segment == 0 and self.levels > 2:
+            found = f"segment=0, levels={self.levels}"
+            raise PlanError("checkpointed", found, "Use segment >= 1, or segment 0 with two levels.")
 
     def prepare(self, node: ir.Node, types: Types, builder: Builder) -> Prepared:
         """See ``Adjoint.prepare``: nests the loop one level deeper for each level above the first."""

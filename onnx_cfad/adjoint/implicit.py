@@ -73,9 +73,9 @@ class Implicit(Adjoint):
         if self.forward != "plain" and self.fallback == "checkpointed":
             found = "iterations that are accelerated are not run backwards where they do not converge"
             raise PlanError("implicit forward=anderson", found, "Add fallback=nan or fallback=none.")
-        if not 0 <= self.tol < 1 or self.max_iterations < 0:
+        if not 0 <= self.tol < 1 or not 0 <= self.max_iterations < 2**31:
             found = f"tol={self.tol}, max_iterations={self.max_iterations}"
-            raise PlanError("implicit", found, "Use 0 <= tol < 1 and max_iterations >= 0; 0 is the default of each.")
+            raise PlanError("implicit", found, "Use 0 <= tol < 1 and a number of iterations; 0 is the default of each.")
 
     def prepare(self, node: ir.Node, types: Types, builder: Builder) -> Prepared:
         """See ``Adjoint.prepare``: puts a stand-in behind the loop, from which the reverse pass is made."""

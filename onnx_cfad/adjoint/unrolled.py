@@ -41,8 +41,10 @@ class Unrolled(Adjoint):
     factor: int = 0
 
     def __post_init__(self) -> None:
-        if self.factor < 0:
-            raise PlanError("unrolled", f"factor={self.factor}", "Use 0 for the whole loop, or a number of iterations.")
+        if not 0 <= self.factor <= NODE_BUDGET:
+            raise PlanError(
+                "unrolled", f"factor={self.factor}", f"Use 0 for the whole loop, or up to {NODE_BUDGET:,} iterations."
+            )
 
     def prepare(self, node: ir.Node, types: Types, builder: Builder) -> Prepared:
         """See ``Adjoint.prepare``."""

@@ -91,9 +91,10 @@ def profile_from_json(text: str, model: str, source: str | None = None) -> Profi
     try:
         found = _profile(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        detail = f"there is no {error}" if isinstance(error, KeyError) else error
         raise PlanError(
             "profile",
-            f"expected the JSON that `onnx-cfad profile` writes, found something else ({error})",
+            f"expected the JSON that `onnx-cfad profile` writes, found something else ({detail})",
             "Profile anew.",
         ) from error
     if found.model not in (model, source):

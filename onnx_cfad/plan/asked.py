@@ -21,9 +21,15 @@ def asked_adjoints(sites: ControlFlowGraph, options: Options) -> dict[str, Adjoi
         PlanError: A site that was named does not exist, or cannot be run backwards as asked.
     """
     asked = plan_from_json(options.plan_text) if options.plan_text is not None else {}
+    named: dict[str, Adjoint] = {}
     for entry in options.sites:
         path, _, text = entry.partition("=")
-        asked[path] = adjoint_from(text)
+        if not path or not text:
+            raise PlanError(f"site '{entry}'", "expected PATH=ADJOINT", "For example main/loop=checkpointed.")
+        adjoint = adjoint_from(text)
+        if named.setdefault(path, adjoint) != adjoint:
+            raise PlanError(f"site '{path}'", "two adjoints are asked for", "Name it once.")
+    asked |= named
     known = {site.path: site for site in sites.sites()}
     for path, adjoint in asked.items():
         if path not in known:

@@ -104,8 +104,8 @@ def plan_from_json(text: str) -> dict[str, Adjoint]:
         PlanError: The text is not a plan.
     """
     try:
-        return _adjoints(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return _adjoints(json.loads(text, object_pairs_hook=_object))
+    except (ValueError, RecursionError) as error:
         raise PlanError(
             "plan", f"expected the JSON that `onnx-cfad plan` writes, found something else ({error})", "Write it anew."
         ) from error
@@ -128,13 +128,35 @@ def branches_from_json(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(hot), tuple(cold)
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, in which no key stands twice: the second would decide without a word."""
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise ValueError(f"a key '{next(name for name in names if names.count(name) > 1)}' twice")
+    return dict(pairs)
+
+
 def _adjoints(plan: Any) -> dict[str, Adjoint]:
-    if plan["version"] != 1 or isinstance(plan["version"], bool):
-        raise ValueError(f"version {plan['version']}, not 1")
-    unknown = sorted({key for entry in plan["sites"].values() for key in entry} - {"adjoint", "bytes", "reason"})
-    if unknown:
-        raise ValueError(f"a key '{unknown[0]}'; settings belong to the adjoint, as in checkpointed(segment=25)")
-    return {path: adjoint_from(str(entry["adjoint"])) for path, entry in plan["sites"].items()}
+    version, sites = _entry(plan, "version", "a plan"), _entry(plan, "sites", "a plan")
+    if version != 1 or isinstance(version, bool):
+        raise ValueError(f"version {version}, not 1")
+    if not isinstance(sites, dict):
+        raise ValueError("sites that are no object")  # noqa: TRY004 - JSON of another form
+    found: dict[str, Adjoint] = {}
+    for path, entry in sites.items():
+        adjoint = _entry(entry, "adjoint", f"site '{path}'")
+        unknown = sorted(set(entry) - {"adjoint", "bytes", "reason"})
+        if unknown:
+            raise ValueError(f"a key '{unknown[0]}'; settings belong to the adjoint, as in checkpointed(segment=25)")
+        found[path] = adjoint_from(str(adjoint))
+    return found
+
+
+def _entry(held: Any, key: str, where: str) -> Any:
+    """What a JSON object has under ``key``."""
+    if not isinstance(held, dict) or key not in held:
+        raise ValueError(f"{where} without '{key}'")
+    return held[key]
 
 
 def written(adjoint: Adjoint) -> str:
@@ -148,7 +170,7 @@ def written(adjoint: Adjoint) -> str:
 
 
 def _as_text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return repr(value) if isinstance(value, float) else str(value)
 
 
 def adjoint_from(text: str) -> Adjoint:
@@ -163,9 +185,23 @@ def adjoint_from(text: str) -> Adjoint:
         raise PlanError(
             f"adjoint '{text}'", f"expected one of {', '.join(_KINDS)}", "For example checkpointed(segment=25)."
         )
-    settings = [part.partition("=") for part in (match["settings"] or "").split(",") if part]
+    settings = [part.partition("=")[::2] for part in (match["settings"] or "").split(",") if part]
+    names = [f.name for f in dataclasses.fields(kind)]
+    for name, value in settings:
+        if name not in names:
+            what = f"'{name}' is none of its settings, which are {', '.join(names) or 'none'}"
+            raise PlanError(f"adjoint '{text}'", what, "For example checkpointed(segment=25).")
+        if [other for other, _ in settings].count(name) > 1:
+            raise PlanError(f"adjoint '{text}'", f"{name} is given twice", "Give it once.")
+        if not _readable(_READ.get(name, int), value):
+            number = "a number" if _READ.get(name) is float else "a whole number"
+            raise PlanError(f"adjoint '{text}'", f"{name} is '{value}', expected {number}", "For example segment=25.")
+    return kind(**{name: _READ.get(name, int)(value) for name, value in settings})
+
+
+def _readable(read: Callable[[str], Any], value: str) -> bool:
     try:
-        return kind(**{name: _READ.get(name, int)(value) for name, _, value in settings})
-    except (TypeError, ValueError) as error:
-        fields = ", ".join(f.name for f in dataclasses.fields(kind)) or "none"
-        raise PlanError(f"adjoint '{text}'", f"its settings are {fields}", "For example segment=25.") from error
+        read(value)
+    except ValueError:
+        return False
+    return True

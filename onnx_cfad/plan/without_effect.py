@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onnx_cfad.adjoint.checkpointed import Checkpointed
+from onnx_cfad.adjoint.implicit import Implicit
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop, loop_site
 from onnx_cfad.graph.trips import trip_count
@@ -16,12 +17,15 @@ def without_effect(sites: ControlFlowGraph, options: Options, decisions: dict[st
     branches = any(is_branch(site.node) for site in sites.sites())
     kinds = {type(decisions[site.path].adjoint) for site in loops if site.path in decisions}
     unfixed = any(trip_count(loop_site(site.node)).static is None for site in loops)
+    implicit = "no loop is implicit"
     default, nothing = Options(), "the model has no loop" if not loops else ""
     told = {
         "segment": (options.segment is not None, Checkpointed in kinds, "no loop is checkpointed"),
         "levels": (options.levels is not None, Checkpointed in kinds, "no loop is checkpointed"),
         "tape": (options.tape != default.tape, bool(kinds & {Taped, Checkpointed}), "no loop has a tape"),
         "memory": (options.memory != default.memory, options.plan == "auto" or branches, f"the plan is {options.plan}"),
+        "implicit_fallback": (options.implicit_fallback != default.implicit_fallback, Implicit in kinds, implicit),
+        "implicit_outputs": (options.implicit_outputs, Implicit in kinds, implicit),
         "trips": (options.trips != default.trips, unfixed, "the model fixes every trip count"),
     }
     return tuple(

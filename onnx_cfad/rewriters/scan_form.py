@@ -116,7 +116,7 @@ def _slice_row(body: ir.Graph, row: ir.Node, namer: Namer) -> ir.Value:
 def _replace_predicate(site: LoopSite, namer: Namer) -> None:
     """Readers of the condition see a constant: an iteration that runs has it true."""
     assert site.predicate is not None
-    if not site.predicate.uses() and site.proceed is not site.predicate:
+    if not site.predicate.uses() and site.predicate not in site.body.outputs:
         return
     tensor = ir.Tensor(np.asarray(True))
     true = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], name=namer.fresh("grad/true"))

@@ -43,6 +43,56 @@ def test_what_is_no_adjoint_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("checkpointed(segment=1e9)", "segment is '1e9', expected a whole number"),
+        ("implicit(tol=small)", "tol is 'small', expected a number"),
+        ("checkpointed(segment=3, segment=4)", "segment is given twice"),
+        ("taped(segment=3)", "'segment' is none of its settings, which are tape, keep"),
+        (f"checkpointed(segment={10**21})", "Use a segment up to 1,000,000,000,000"),
+        (f"unrolled(factor={10**21})", "up to 20,000 iterations"),
+        (f"implicit(max_iterations={10**21})", "and a number of iterations"),
+        ("checkpointed(segment=2, levels=9)", "2 to 8 levels"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(text: str, message: str) -> None:
+    with pytest.raises(cfad.PlanError, match=message):
+        adjoint_from(text)
+
+
+def test_all_digits_of_a_tolerance_come_back() -> None:
+    adjoint = adjoint_from("implicit(tol=1.23456789e-07)")
+    assert written(adjoint) == "implicit(tol=1.23456789e-07)"
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (["main/loop"], "site 'main/loop': expected PATH=ADJOINT"),
+        (["main/loop="], "expected PATH=ADJOINT"),
+        (["=taped"], "expected PATH=ADJOINT"),
+        (["main/loop_0=taped", "main/loop_0=checkpointed"], "site 'main/loop_0': two adjoints are asked for"),
+    ],
+)
+def test_a_site_is_named_once_with_its_adjoint(entries: list[str], message: str) -> None:
+    with pytest.raises(cfad.PlanError, match=message):
+        cfad.plan(model("loop_static"), sites=entries)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"version": 1}', "a plan without 'sites'"),
+        ('{"version": 1, "sites": {"main/x": {}}}', "site 'main/x' without 'adjoint'"),
+        ('{"version": 1, "sites": {"x": {"adjoint": "taped"}, "x": {"adjoint": "unrolled"}}}', "a key 'x' twice"),
+    ],
+)
+def test_what_a_plan_lacks_is_named(text: str, message: str) -> None:
+    with pytest.raises(cfad.PlanError, match=message):
+        plan_from_json(text)
+
+
+@pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"sites": 3}', '{"sites": {"main/x": {}}}', '{"sites": {"main/x": 3}}']
 )
 def test_what_is_no_plan_is_refused(text: str) -> None:
