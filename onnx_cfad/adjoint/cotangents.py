@@ -158,8 +158,9 @@ def _sum_static(cotangent: Expr, found: tuple[list[int], int], operand: Expr) ->
 
 def _sum_dynamic(cotangent: Expr, operand: Expr) -> Expr:
     shape, target = op.Shape(cotangent), operand.shape
-    missing = op.Sub(op.Size(shape), op.Size(target))
-    ones = op.Expand(cotangent.builder.constant(np.asarray([1], dtype=np.int64)), missing.unsqueeze([0]))
+    # The Size of a Shape would be the same number; ONNX Runtime 1.32 takes it for the elements of the tensor.
+    missing = op.Sub(op.Shape(shape), op.Shape(target))
+    ones = op.Expand(cotangent.builder.constant(np.asarray([1], dtype=np.int64)), missing)
     differs = op.Not(op.Equal(shape, concat([ones, target])))
     axes = op.Squeeze(op.NonZero(differs), [0])
     total = op.ReduceSum(wide(cotangent), axes, keepdims=1, noop_with_empty_axes=1)

@@ -306,6 +306,8 @@ class Expr:
         known = self.value.shape
         if known is not None and known.is_static():
             return self.builder.constant(np.asarray(np.prod(known.numpy(), dtype=np.int64)))
+        if self.dtype.is_integer():  # ONNX Runtime 1.32 takes the Size of a Shape for the product of what is in it
+            return self.builder.call("ReduceProd", [self.builder.call("Shape", [self])[0]], {"keepdims": 0})[0]
         return self.builder.call("Size", [self])[0]
 
     def dim(self, axis: int) -> Expr:

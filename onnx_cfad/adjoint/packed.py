@@ -37,7 +37,8 @@ def pack(sequence: Expr) -> list[Expr]:
         dims = op.Shape(element)
         dims.value.shape = ir.Shape([None if shape is None else shape.rank()])
         parts = [op.SequenceInsert(carries[0], op.Reshape(element, [-1]))]
-        return (parts, [dims]) if one_rank else ([*parts, op.SequenceInsert(carries[1], dims)], [op.Size(dims)])
+        rank = op.Squeeze(op.Shape(dims), [0])  # not its Size: see _sum_dynamic
+        return (parts, [dims]) if one_rank else ([*parts, op.SequenceInsert(carries[1], dims)], [rank])
 
     fronts = [op.SequenceConstruct(builder.constant(np.zeros(1), dtype))]
     fronts += [] if one_rank else [op.SequenceConstruct(builder.constant(np.zeros(1, np.int64)))]

@@ -56,7 +56,7 @@ def _tile_blocks(x: Expr, repeats: Expr) -> tuple[Expr, Expr | None]:
     counts = repeats.const
     if counts is None or not x.has_rank or None in x.dims:
         blocks = op.Reshape(op.Concat(repeats.unsqueeze([1]), x.shape.unsqueeze([1]), axis=1), [-1])
-        return blocks, op.Range(0, op.Size(blocks), 2)
+        return blocks, op.Range(0, op.Squeeze(op.Shape(blocks), [0]), 2)
     shape: list[int | None] = []
     axes: list[int] = []
     for count, dim in zip(counts, x.dims, strict=True):
