@@ -13,6 +13,7 @@ from onnx_cfad.graph.walk import graphs_of, nodes_of, subgraphs_of
 from onnx_cfad.names import InterfaceNames
 from onnx_cfad.rewriters.hide_ranks import HideRanksPass
 from onnx_cfad.rewriters.prune import PruneDeadValuesPass
+from onnx_cfad.rewriters.release import release_readers_outside
 
 Declared = Mapping[str, ir.Shape | None]
 
@@ -41,6 +42,7 @@ def finish(
     Returns:
         A warning for each such shape.
     """
+    release_readers_outside(model)
     PruneDeadValuesPass(primal)(model)
     HideRanksPass()(model)
     author = _symbols_of(declared)

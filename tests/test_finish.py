@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import onnx
 import pytest
 
 import onnx_cfad as cfad
+from tests.adjoint.agreement import all_makers
+from tests.corpus import CORPUS
 from tests.onnx_text import model
 from tests.oracle import check_emitted, run_ort
+from tests.rewriters.check_pass import readers_outside
 
 GRID = """g (float[4,6] x) => (float[4,6] y)
 <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[1] second = {1}> {
@@ -100,3 +105,14 @@ def test_shape_of_a_loop_that_cannot_be_gives_way() -> None:
     x, ct = np.array([0.5, 1.0, -2.0], np.float32), np.ones((2, 3), np.float32)
     found = run_ort(gradient.proto(), {"x": x, "ys_grad": ct})["x_grad"]
     np.testing.assert_allclose(found, np.cos(x) + np.cos(x * x) * 2 * x, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*CORPUS["loops"], *CORPUS["nests"], "fixed_point_sinkhorn"])
+def test_nothing_that_was_taken_out_reads_what_is_left(name: str) -> None:
+    """Else what it reads would seem to be needed, and stay."""
+    example = all_makers()[name]()
+    wrt, outputs = list(example.wrt), example.outputs
+    results = [cfad.vjp(example.model, wrt=wrt, outputs=outputs), cfad.jvp(example.model, wrt=wrt, outputs=outputs)]
+    with contextlib.suppress(cfad.PlanError):
+        results.append(cfad.vjp(example.model, wrt=wrt, outputs=outputs, plan="unrolled"))
+    assert [readers_outside(result.model) for result in results] == [[]] * len(results)

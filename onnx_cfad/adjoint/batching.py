@@ -111,7 +111,7 @@ class _Batching:
         self.site.body.insert_before(inner, joined.nodes)
         inner.replace_input_with(row, total.value)
         ir.convenience.replace_all_uses_with(node.outputs[0], partial, replace_graph_outputs=True)
-        self.site.body.remove(node)
+        self.site.body.remove(node, safe=True)
         made = joined.nodes[0]
         if self._can_batch(made):
             self._batch(made)
@@ -128,7 +128,7 @@ class _Batching:
         rows = _Rows(whole.value, stacked.backwards)
         entry = self._entry(node, rows)
         ir.convenience.replace_all_uses_with(old, entry)
-        self.site.body.remove(node)
+        self.site.body.remove(node, safe=True)
         self.rows[entry] = rows
 
     def _entry(self, node: ir.Node, rows: _Rows) -> ir.Value:

@@ -94,7 +94,7 @@ def _move(one: ir.Node, other: ir.Node, node: ir.Node, namer: Namer) -> None:
         old.replace_all_uses_with(new)
     branch.remove(one)
     graph.insert_before(node, one)
-    twin.remove(other)
+    twin.remove(other, safe=True)  # what it read must not seem to be read
 
 
 def _hand_on(branch: ir.Graph, result: ir.Value, source: ir.Value, namer: Namer) -> None:

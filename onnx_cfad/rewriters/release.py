@@ -1,4 +1,4 @@
-"""Cuts the subgraphs of a node that was taken out of its graph off from what is around them.
+"""Cuts what was taken out of a model off from what is left: nodes, and the subgraphs of nodes.
 
 A value counts as read while a node anywhere has it as an input, also a node in a branch that is no longer part of the
 model: its producer would stay, though what it reads itself may be gone.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnx_cfad.graph.walk import subgraphs_of
+from onnx_cfad.graph.walk import graphs_of, nodes_of, subgraphs_of
 
 
 def release(node: ir.Node) -> None:
@@ -19,3 +19,12 @@ def release(node: ir.Node) -> None:
             release(inner)
             for index in range(len(inner.inputs)):
                 inner.replace_input_with(index, None)
+
+
+def release_readers_outside(model: ir.Model) -> None:
+    """Takes the values of ``model`` from all nodes that are not in it, which nothing will put back."""
+    inside = set(nodes_of(model.graph))
+    for graph in graphs_of(model.graph):
+        for value in (*graph.inputs, *graph.initializers.values(), *(o for node in graph for o in node.outputs)):
+            for usage in [usage for usage in value.uses() if usage.node not in inside]:
+                usage.node.replace_input_with(usage.idx, None)

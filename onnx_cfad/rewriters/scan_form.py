@@ -108,7 +108,7 @@ def _slice_row(body: ir.Graph, row: ir.Node, namer: Namer) -> ir.Value:
     assert source is not None
     entry = ir.Value(name=namer.fresh(f"{old.name}.slice"), type=old.type, shape=old.shape)
     ir.convenience.replace_all_uses_with(old, entry, replace_graph_outputs=True)
-    body.remove(row)
+    body.remove(row, safe=True)
     body.inputs.append(entry)
     return source
 

@@ -39,7 +39,18 @@ def assert_pass_keeps_meaning(make_pass: Any, text: str, feeds: Feeds, *, modifi
     for old, new in zip(numbers, run(after, feeds), strict=True):
         np.testing.assert_array_equal(new, old)
     assert not make_pass(result.model)(result.model).modified, "a second run finds nothing"
+    assert not readers_outside(result.model)
     return result.model
+
+
+def readers_outside(model: ir.Model) -> list[tuple[str | None, ir.Node]]:
+    """The values of ``model`` that nodes read which are not in it: they seem to be needed where they are not."""
+    inside = set(model.graph.all_nodes())
+    values = [
+        v for graph in (model.graph, *model.graph.subgraphs()) for v in (*graph.inputs, *graph.initializers.values())
+    ]
+    values += [output for node in inside for output in node.outputs]
+    return [(v.name, usage.node) for v in values for usage in v.uses() if usage.node not in inside]
 
 
 def run(model: onnx.ModelProto, feeds: Feeds) -> list[Any]:
