@@ -138,7 +138,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _adjoints(plan: Any) -> dict[str, Adjoint]:
     version, sites = _entry(plan, "version", "a plan"), _entry(plan, "sites", "a plan")
-    if version != 1 or isinstance(version, bool):
+    if isinstance(version, bool) or version != 1:
         raise ValueError(f"version {version}, not 1")
     if not isinstance(sites, dict):
         raise ValueError("sites that are no object")  # noqa: TRY004 - JSON of another form
