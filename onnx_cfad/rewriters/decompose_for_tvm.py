@@ -140,7 +140,17 @@ def constant(op: Recorder, node: ir.Node) -> ir.Value | None:
     return None if tensor is None else op.constant(tensor.numpy())
 
 
+def shape(op: Recorder, node: ir.Node) -> ir.Value | None:
+    """A part of a shape as a slice of all of it: Relay does not know of ``start`` and ``end``."""
+    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+    if start == 0 and end is None:
+        return None
+    whole = op.Shape(input_of(node, 0))
+    return op.Slice(whole, op.ints(start), op.ints(2**62 if end is None else end), op.ints(0))
+
+
 RELAY: dict[str, Decomposition] = {
+    "Shape": shape,
     "Constant": constant,
     "Gelu": gelu,
     "BatchNormalization": batch_normalization,

@@ -50,11 +50,7 @@ def _replace(graph: ir.Graph, node: ir.Node, decompose: Decomposition, op: Recor
     results = [found] if isinstance(found, ir.Value) else list(found)
     own = {output for inner in op.nodes for output in inner.outputs}
     results = [value if value in own else op.Identity(value) for value in results]
-    pairs = [(old, new) for old, new in zip(node.outputs, results, strict=False) if old.name]  # "" is left out
-    for old, new in pairs:
-        new.type, new.shape = old.type, old.shape
-    old_values, new_values = zip(*pairs, strict=True)
-    ir.convenience.replace_nodes_and_values(graph, node, [node], op.nodes, old_values, new_values)
+    op.replace(graph, node, results)
     return True
 
 

@@ -220,7 +220,6 @@ def _initial(
     if given is not None:
         return op.Gather(given, op.constant(np.array(index)), axis=int(batch_first))
     sequences = op.Shape(x, start=1, end=2)
-    sequences.type = ir.TensorType(ir.DataType.INT64)
     return op.Expand(op.constant(0, x.dtype), op.Concat(sequences, op.ints(size), axis=0))
 
 
@@ -229,9 +228,7 @@ def _within(op: Recorder, x: ir.Value, lengths: ir.Value) -> ir.Value:
     steps = op.Squeeze(op.Shape(x, start=0, end=1), op.ints(0))
     numbers = op.Range(op.constant(np.array(0)), steps, op.constant(np.array(1)))
     numbers = op.Cast(numbers, to=int(ir.DataType.INT32))
-    inside = op.Less(op.Unsqueeze(numbers, op.ints(1, 2)), op.Unsqueeze(lengths, op.ints(0, 2)))
-    inside.type = ir.TensorType(ir.DataType.BOOL)
-    return inside
+    return op.Less(op.Unsqueeze(numbers, op.ints(1, 2)), op.Unsqueeze(lengths, op.ints(0, 2)))
 
 
 # The functions that take alpha and beta, with what ONNX says they are where they are left out.

@@ -7,7 +7,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnx_cfad.errors import TargetError
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.graph.regions import control_flow, subgraphs_of
+from onnx_cfad.graph.regions import LoopSite, control_flow, subgraphs_of
+from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.rewriters.decompose_for_tvm import RELAX, RELAY
 from onnx_cfad.rewriters.decompose_operators import DecomposeOperatorsPass, Decomposition
@@ -15,6 +16,8 @@ from onnx_cfad.rewriters.decompose_reductions import REDUCTIONS
 from onnx_cfad.rewriters.expand_recurrent import RECURRENT
 from onnx_cfad.rewriters.fold_constants import FoldConstantsPass
 from onnx_cfad.rewriters.fold_known_values import FoldKnownValuesPass
+from onnx_cfad.rewriters.scan_to_loop import ScanToLoopPass
+from onnx_cfad.rewriters.strip_mine import StripMinePass
 from onnx_cfad.rewriters.supply_limits import SupplyLimitsPass
 
 TABLES: dict[str, dict[str, Decomposition]] = {
@@ -24,8 +27,15 @@ TABLES: dict[str, dict[str, Decomposition]] = {
 """What is decomposed for each target."""
 
 
+LONG = 1_000
+"""Trips from which on a loop is split in two levels for Relay, whose virtual machine holds some 17 kB for each."""
+
+
 def legalise(model: ir.Model, target: str) -> ir.Model:
     """A model with control flow in the form that ``target`` takes as a whole; ``model`` itself is not changed.
+
+    Loops state their limits and conditions. For Relay, a Scan of unknown or of great length is a Loop, and long loops
+    have two levels; see ``StripMinePass``.
 
     Args:
         model: A normalised model. The more of its shapes are numbers, the more is known.
@@ -33,9 +43,18 @@ def legalise(model: ir.Model, target: str) -> ir.Model:
     """
     model = model.clone()
     legalise_operators(model, target)
-    if SupplyLimitsPass()(model).modified:
+    changed = ScanToLoopPass(_is_long)(model).modified if target == "relay" else False
+    changed |= SupplyLimitsPass()(model).modified
+    if changed:
         fold_known(model)
+    if target == "relay" and StripMinePass(LONG, unbounded=False)(model).modified:
+        legalise_operators(model, target)
     return model
+
+
+def _is_long(scan: LoopSite) -> bool:
+    trips = trip_count(scan).static
+    return trips is None or trips > LONG
 
 
 def legalise_operators(model: ir.Model, target: str) -> ir.Model:

@@ -53,6 +53,30 @@ class Recorder:
         """An input of a subgraph, of the element type of ``outer``."""
         return ir.Value(name=self._namer.fresh(f"{self._hint}/{hint}"), type=outer.type)
 
+    def variable(self, hint: str, dtype: ir.DataType, dims: Sequence[int] = ()) -> ir.Value:
+        """An input of a subgraph."""
+        return ir.Value(name=self._namer.fresh(f"{self._hint}/{hint}"), type=ir.TensorType(dtype), shape=ir.Shape(dims))
+
+    def like(self, value: ir.Value) -> ir.Value:
+        """An input of a subgraph, declared as ``value`` is."""
+        return ir.Value(name=self._namer.fresh(f"{value.name}"), type=value.type, shape=value.shape)
+
+    def put_first(self, graph: ir.Graph) -> None:
+        """Puts what was recorded before all nodes of ``graph``."""
+        first = next(iter(graph), None)
+        if first is None:
+            graph.extend(self.nodes)
+        else:
+            graph.insert_before(first, self.nodes)
+
+    def replace(self, graph: ir.Graph, node: ir.Node, results: Sequence[ir.Value]) -> None:
+        """Puts what was recorded in the place of ``node``; ``results`` are its outputs from now on."""
+        pairs = [(old, new) for old, new in zip(node.outputs, results, strict=False) if old.name]  # "" is left out
+        for old, new in pairs:
+            new.type, new.shape = old.type, old.shape
+        old_values, new_values = zip(*pairs, strict=True)
+        ir.convenience.replace_nodes_and_values(graph, node, [node], self.nodes, old_values, new_values)
+
     def ints(self, *numbers: int) -> ir.Value:
         """A vector of int64."""
         return self.constant(np.array(numbers, dtype=np.int64))
@@ -73,9 +97,26 @@ class Recorder:
             num_outputs=outputs,
             name=self._namer.fresh(f"{self._hint}/{op_type}"),
         )
-        like = next((v.dtype for v in inputs if v is not None), None)
+        like = _element_type(op_type, inputs, attributes)
         for output in node.outputs:
             output.name = self._namer.fresh(f"{self._hint}/{op_type}.out")
-            output.type = None if like is None else ir.TensorType(like)  # a first guess, for numbers beside it
+            output.type = None if like is None else ir.TensorType(like)
         self.nodes.append(node)
         return node.outputs
+
+
+_INTEGERS = frozenset(("Shape", "Size"))
+_FLAGS = frozenset(("And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor"))
+_OF_THEIR_OWN = frozenset(("Loop", "Scan", "If"))
+
+
+def _element_type(op_type: str, inputs: Sequence[ir.Value | None], attributes: dict[str, Any]) -> ir.DataType | None:
+    """The element type of a result, for numbers beside it, as far as the operator shows it."""
+    if op_type in _INTEGERS:
+        return ir.DataType.INT64
+    if op_type in _FLAGS:
+        return ir.DataType.BOOL
+    if op_type == "Cast":
+        return ir.DataType(attributes["to"])
+    given = inputs[1:] if op_type == "Where" else inputs
+    return None if op_type in _OF_THEIR_OWN else next((v.dtype for v in given if v is not None), None)

@@ -30,6 +30,7 @@ class SupplyLimitsPass(ir.passes.InPlacePass):
                 changed |= self._graph(subgraph, namer)
             if node.op_type == "Loop" and node.domain in ("", "ai.onnx"):
                 op = Recorder(namer, node.name or "loop")
+                node.resize_inputs(max(len(node.inputs), 2))
                 for position, default in ((0, np.asarray(UNLIMITED)), (1, np.asarray(True))):
                     value = node.inputs[position]
                     if value is None:

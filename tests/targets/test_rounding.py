@@ -45,9 +45,9 @@ def test_loop_makes_small_errors_large() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        np.float32([0.1, 0.2, 0.3, np.nan]),
-        np.float32([0.1, 0.2, 0.3]),
-        np.float64([0.1, 0.2, 0.3, 0.4]),
+        np.array([0.1, 0.2, 0.3, np.nan], np.float32),
+        np.array([0.1, 0.2, 0.3], np.float32),
+        np.array([0.1, 0.2, 0.3, 0.4], np.float64),
     ],
 )
 def test_other_shapes_types_and_nan_are_no_rounding(wrong: Any) -> None:

@@ -1,8 +1,8 @@
 """The target ``llvm``: machine code for this CPU, by Relay or Relax.
 
-A whole model becomes a program of Relay's virtual machine. Where Relay refuses it, where a loop is long (that machine
-keeps a frame for every iteration), or with Relax, straight-line bodies are compiled, and a host program drives them in
-the worker.
+A whole model becomes a program of Relay's virtual machine, its long loops in two levels. Where Relay refuses it, where
+a long loop stacks values, or with Relax, straight-line bodies are compiled, and a host program drives them in the
+worker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onnx_cfad.graph.regions import is_branch, is_loop, label, loop_site
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.model import normalise
-from onnx_cfad.rewriters.legalise import legalise, legalise_operators
+from onnx_cfad.rewriters.legalise import LONG, legalise, legalise_operators
 from onnx_cfad.runtime import Session
 from onnx_cfad.saving import save
 from onnx_cfad.targets.base import Array, Artifact, Limits, Lowered, Options, Target, Tell
@@ -37,9 +37,6 @@ from onnx_cfad.targets.tvm.step import Step
 from onnx_cfad.targets.tvm.tuning import Outcome, Tunable, tune
 from onnx_cfad.targets.tvm.whole_loop import why_not_whole, with_shapes
 from onnx_cfad.targets.tvm.worker import Worker, shared_worker
-
-LONG = 1_000
-"""Trips from which on a loop is left to the host; a virtual machine of Relay holds some 17 kB for each."""
 
 _LIBRARY = "model.so"
 _WHOLE = ("auto", "whole")
@@ -183,11 +180,11 @@ def _why_not_whole(model: ir.Model, kind: str, options: Options) -> str | None:
 
 
 def _why_not_machine(node: ir.Node) -> str | None:
-    """Why a loop is better not left to Relay's virtual machine."""
+    """Why a loop is better not left to Relay's virtual machine, which copies all rows to stack another."""
     site = loop_site(node)
     trips = trip_count(site)
-    if trips.bound is not None and trips.bound > LONG:
-        return f"a loop of {trips.bound:,} iterations"
+    if trips.bound is not None and trips.bound > LONG and site.outputs:
+        return f"{label(node)} stacks values in {trips.bound:,} iterations"
     if site.outputs and not trips.positive:  # Relay's has the shape [0, 1] then, whatever the rows would be
         return f"{label(node)} stacks values, and may run no iteration"
     return None
