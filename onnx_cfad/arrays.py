@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from onnx_cfad.errors import ModelError
+from onnx_cfad.suffixes import check_suffix
 
 Array = np.ndarray[Any, Any]
 
@@ -67,7 +68,8 @@ def check_npz_target(path: str | os.PathLike[str], *sources: str | os.PathLike[s
     """Refuses a place that arrays cannot be written to, and the files that are read, the ``sources``.
 
     Raises:
-        ModelError: The path is a directory or one of the sources, or lies in a folder that does not exist.
+        ModelError: The path is a directory or one of the sources, lies in a folder that does not exist, or is named as
+            a model or JSON is.
     """
     target = Path(path)
     if target.is_dir():
@@ -78,6 +80,7 @@ def check_npz_target(path: str | os.PathLike[str], *sources: str | os.PathLike[s
         raise ModelError(str(target), "the folder of the output does not exist", "Make it first.")
     if target.exists() and any(Path(source).exists() and target.samefile(source) for source in sources):
         raise ModelError(str(target), "the output is an input file", "Name another file; inputs are never changed.")
+    check_suffix(target, "arrays")
 
 
 def _flat(arrays: Mapping[str, Any]) -> dict[str, Array]:

@@ -53,13 +53,15 @@ StraightThrough = Annotated[
 Plan = Annotated[
     str,
     typer.Option(
-        "--plan", metavar="auto|taped|checkpointed|implicit|unrolled|FILE", help="How loops are run backwards."
+        "--plan",
+        metavar="KIND|FILE",
+        help="How loops are run backwards: auto, taped, checkpointed, implicit, unrolled, or by the FILE of a plan.",
     ),
 ]
 Sites = Annotated[
     list[str] | None,
     typer.Option(
-        "--site", metavar="PATH=ADJOINT", help="The same for one site, such as main/loop=checkpointed(segment=25)."
+        "--site", metavar="PATH=ADJOINT", help="The same for one site, such as main/loop=taped; may be repeated."
     ),
 ]
 Segment = Annotated[

@@ -93,6 +93,18 @@ class Report:
     order: int = 1
     directions: int | str | None = None
 
+    def __str__(self) -> str:
+        """A line for each site, what is differentiated by what, the names of seeds and gradients, and the warnings."""
+        lines = [f"{site.path}: {site.adjoint} ({site.reason})" for site in self.sites]
+        named = {
+            "differentiated": self.outputs, "by": self.wrt, "seeds": self.seeds.values(),
+            "gradients": self.gradients.values(), "tangents in": self.tangents.values(),
+            "tangents out": self.pushed.values(),
+        }  # fmt: skip
+        lines += [f"{what}: {', '.join(names)}" for what, names in named.items() if names]
+        lines.append(f"nodes: {self.nodes[0]} before, {self.nodes[1]} after")
+        return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
+
 
 @dataclasses.dataclass(frozen=True)
 class Gradient:

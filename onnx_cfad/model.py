@@ -103,6 +103,9 @@ def normalise(model: ir.Model) -> ir.Model:
 def _read(path: Path) -> onnx.ModelProto:
     where = str(path)
     try:
+        if path.is_dir() and (path / "manifest.json").is_file():
+            remedy = "`run` takes it; elsewhere name the .onnx file that it was made from."
+            raise ModelError(where, "is what `compile` wrote, not an ONNX model", remedy)
         if path.is_dir():
             raise ModelError(where, "is a directory, not an ONNX model", "Name the .onnx file in it.")
         if not path.is_file():

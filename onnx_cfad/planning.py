@@ -19,7 +19,7 @@ from onnx_cfad.graph.regions import control_flow
 from onnx_cfad.model import fingerprint, normalise
 from onnx_cfad.options import Options
 from onnx_cfad.plan.choose import BRANCHES, choose_adjoints
-from onnx_cfad.plan.plan import Plan
+from onnx_cfad.plan.plan import Plan, plan_from_json
 from onnx_cfad.simplify import simplify_branches
 from onnx_cfad.sizes import parse_bytes
 
@@ -110,7 +110,9 @@ def with_plan(
 
 
 def _plan_text(path: Path) -> str:
-    return _text("plan", path, f"expected {', '.join(PLANS)} or the file of a plan", "There is no such file.")
+    text = _text("plan", path, f"expected {', '.join(PLANS)} or the file of a plan", "There is no such file.")
+    plan_from_json(text, f"plan '{path}'")  # an error names the file
+    return text
 
 
 def profile_text(profile: str | os.PathLike[str] | Profile | None) -> str | None:

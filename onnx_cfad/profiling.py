@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.arrays import read_npz
-from onnx_cfad.errors import ModelError
+from onnx_cfad.errors import ModelError, TargetError
 from onnx_cfad.expand import expand_training
 from onnx_cfad.graph.profile import BranchCount, LoopCount, Profile
 from onnx_cfad.graph.regions import ControlFlowGraph, Region, Site, control_flow, is_branch, is_loop
@@ -82,9 +82,21 @@ def profile_files(
         TargetError: As for ``profile_model``.
     """
     files = [file for path in inputs for file in _files(Path(path))]
-    if progress is None:
-        return profile_model(source, map(read_npz, files))
-    return profile_model(source, map(read_npz, files), lambda done: progress(done, len(files)))
+    reading: list[Path] = []
+
+    def arrays() -> Iterator[Feeds]:
+        for file in files:
+            feeds = read_npz(file)
+            reading.append(file)
+            yield feeds
+            reading.clear()
+
+    try:
+        return profile_model(source, arrays(), lambda done: None if progress is None else progress(done, len(files)))
+    except (ModelError, TargetError) as error:  # of many files the one that does not fit is told
+        if not reading:
+            raise
+        raise type(error)(f"{reading[0]}: {error.where}", error.what, error.remedy) from error
 
 
 def _files(path: Path) -> list[Path]:

@@ -21,6 +21,7 @@ from onnx_cfad.collector import resting_collector
 from onnx_cfad.errors import ModelError
 from onnx_cfad.functions import root_message
 from onnx_cfad.message_depth import check_message_depth
+from onnx_cfad.suffixes import check_suffix
 
 MAX_FILE_BYTES = 2**31 - 2**24
 """A protobuf file cannot pass 2 GiB; a little room is left for the graph itself."""
@@ -44,10 +45,12 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, source: str | os.Path
         source: The file that the model was made from, which is never overwritten.
 
     Raises:
-        ModelError: ``path`` is a directory, is ``source`` or a file that holds weights, or cannot be written.
+        ModelError: ``path`` is a directory, is ``source`` or a file that holds weights, has the name of
+            arrays or JSON, or cannot be written.
     """
     target = Path(path)
     check_target(target, *([] if source is None else [source]), *weights.files(model))
+    check_suffix(target, "model")
     folder = target.parent
     moved = _to_move(model, folder)
     try:
@@ -92,6 +95,7 @@ def write_text(path: str | os.PathLike[str], text: str, *, sources: Sequence[str
     """
     target = Path(path)
     check_target(target, *sources)
+    check_suffix(target, "JSON")
     try:
         with _replacing(target) as file:
             file.write(text.encode())

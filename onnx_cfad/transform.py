@@ -11,6 +11,7 @@ from onnx_cfad.forward import derive
 from onnx_cfad.model import load
 from onnx_cfad.options import Options
 from onnx_cfad.saving import check_target, save
+from onnx_cfad.suffixes import check_suffix
 
 _SUFFIX = {"reverse": "grad", "forward": "jvp", "hvp": "hvp"}
 
@@ -38,6 +39,7 @@ def transform(
     if str(target) == "-":
         raise ModelError("output '-'", "a model is not written to standard output", "Name a file.")
     check_target(target, path)  # before the work is done
+    check_suffix(target, "model")
     gradient = derive(model, chosen)
     save(gradient.model, target, source=path)
     return target, gradient

@@ -219,7 +219,7 @@ def _checked(
         return Validation(unchecked, (), "none", remarks, seed)
     primal = tuple(primal_row(name, extended[name], value) for name, value in subject.outputs.items())
     model, inputs, values = opened(subject.primal, names, subject.interface.held)
-    evaluator = choose_evaluator(model, {**subject.feeds, **values}, subject.outputs, threads=1)
+    evaluator = choose_evaluator(model, {**values, **subject.feeds}, subject.outputs, threads=1)
     rng = np.random.default_rng([seed, 1])
     checker = Checker(evaluator, subject.cotangents, extent, rng)
     rows: dict[str, Row] = {}
@@ -242,11 +242,11 @@ def _points(
     subject: _Subject, extended: Mapping[str, Any], weights: Mapping[str, Array], rng: np.random.Generator
 ) -> Iterator[Point]:
     """The point that was asked for, then others near it where the models run."""
-    yield Point({**subject.feeds, **weights}, extended, moved=False)
+    yield Point({**weights, **subject.feeds}, extended, moved=False)
     for _ in range(_MOVES):
         feeds = {name: moved(value, rng) for name, value in subject.feeds.items()}
         try:
             outputs = subject.extended_at(feeds)
         except TargetError:
             continue
-        yield Point({**feeds, **weights}, outputs, moved=True)
+        yield Point({**weights, **feeds}, outputs, moved=True)

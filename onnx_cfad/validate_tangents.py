@@ -54,7 +54,7 @@ class _Subject:
 
     def varied(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """The value of each wrt name."""
-        known = {**feeds, **self.values}
+        known = {**self.values, **feeds}
         return {name: np.asarray(known[feed]) for name, feed in self.inputs.items()}
 
     def run(self, feeds: Mapping[str, Any], directions: Mapping[str, Array]) -> Mapping[str, Any]:
@@ -131,7 +131,7 @@ def _checked(
     progress: Progress | None,
 ) -> Validation:
     base = subject.primal.run(feeds)
-    evaluator = choose_evaluator(subject.model, {**feeds, **subject.values}, base, threads=1)
+    evaluator = choose_evaluator(subject.model, {**subject.values, **feeds}, base, threads=1)
     rng = np.random.default_rng([seed, 1])
     checker = TangentChecker(evaluator, extent.rtol, rng)
     at_zero = subject.run(feeds, {name: np.zeros_like(x) for name, x in subject.varied(feeds).items()})
@@ -144,7 +144,7 @@ def _checked(
             given = subject.primal.run(place) if changed else base
         except TargetError:
             continue
-        point = Point({**place, **subject.values}, {}, moved=changed)
+        point = Point({**subject.values, **place}, {}, moved=changed)
         for name in pending:
             row = checker.row(name, np.asarray(given[name]), runs, point)
             if name not in rows or not is_open(row.verdict):

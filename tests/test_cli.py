@@ -285,6 +285,26 @@ class TestBadInput:
         assert message in refused(call("transform", loop, *arguments))
         assert [entry.name for entry in loop.parent.iterdir()] == ["loop.onnx"]
 
+    @pytest.mark.parametrize("command", ["transform", "expand", "inspect", "plan", "validate"])
+    def test_working_directory_is_no_model(self, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert ".: is a directory, not an ONNX model" in refused(call(command, "."))
+
+    def test_artifact_is_no_model(self, tmp_path: Path) -> None:
+        (tmp_path / "manifest.json").write_text("{}")
+        assert "is what `compile` wrote" in refused(call("inspect", tmp_path))
+
+    def test_file_of_a_plan_is_named(self, loop: Path) -> None:
+        path = loop.with_name("broken.json")
+        path.write_text("{")
+        assert f"plan '{path}': expected the JSON" in refused(call("plan", loop, "--plan", path))
+
+    def test_input_file_that_does_not_fit_is_named(self, loop: Path, inputs: Path) -> None:
+        path = loop.with_name("short.npz")
+        np.savez(path, **{name: array for name, array in FEEDS.items() if name != "w"})
+        message = refused(call("profile", loop, "--inputs", inputs, "--inputs", path))
+        assert f"{path}: inputs: no value is given for 'w'" in message
+
     def test_output_that_cannot_be_is_refused(self, loop: Path, tmp_path: Path) -> None:
         content = loop.read_bytes()
         assert "the output is a directory" in refused(call("transform", loop, "-o", tmp_path))

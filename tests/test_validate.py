@@ -246,6 +246,28 @@ def test_constant_of_a_branch_is_varied(up: bool) -> None:
     assert cfad.validate(model(BRANCHES), replaced(gradient, f"{name}_grad", "Neg", None), feeds).holds == up
 
 
+OVERRIDABLE = """g (float[2] x, float[2] w) => (float y) <float[2] w = {2, 3}> {
+    squared = Mul (w, w)
+    scaled = Mul (x, squared)
+    y = ReduceSum <keepdims = 0> (scaled)
+}"""
+
+
+@pytest.mark.parametrize("given", [None, [0.5, -4.0]])
+def test_weight_that_is_an_input_with_a_default_is_varied(given: list[float] | None) -> None:
+    feeds = {"x": np.asarray([1.0, 2.0], np.float32)}
+    value = np.asarray(given or [2.0, 3.0], np.float32)
+    feeds |= {"w": value} if given else {}
+    gradient = cfad.grad(model(OVERRIDABLE), loss="y", wrt=["w"])
+    found = cfad.validate(model(OVERRIDABLE), gradient, feeds)
+    assert found.holds, str(found)
+    assert verdicts(found) == {"w": Outcome.HOLDS}
+    assert abs(found.rows[0].numeric) > 0
+    assert not cfad.validate(model(OVERRIDABLE), replaced(gradient, "w_grad", "Neg", None), feeds).holds
+    tangents = cfad.jvp(model(OVERRIDABLE), wrt=["w"], outputs=["y"])
+    assert cfad.validate(model(OVERRIDABLE), tangents, feeds).holds
+
+
 MASKED = """g (float[2,3] x, float[3] m) => (float[2,3] s, float[2,3] y) {
     s = Add (x, m)
     y = Softmax (s)

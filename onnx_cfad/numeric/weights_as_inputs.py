@@ -90,11 +90,18 @@ def _made_input(main: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol, name
 def opened(
     primal: ir.Model, names: Sequence[str], held: Mapping[str, str]
 ) -> tuple[ir.Model, dict[str, str], dict[str, Array]]:
-    """The primal with the wanted weights as inputs: the input for each name, and the values of the weights."""
+    """The primal with the wanted weights as inputs: the input for each name, and the values of the weights.
+
+    A weight that is an input already, with a default, keeps its name; its value is the default, and a feed goes first.
+    """
     own = {value.name for value in primal.graph.inputs if value.name}
+    defaults = {name: primal.graph.initializers.get(name) for name in {held[name] for name in names} & own}
     weights = [held[name] for name in names if held[name] not in own]
     model = primal.clone()
     if any(len(find_weights(model, name)) != 1 for name in weights):
         model = normalise(model)  # a name that several scopes use is unique there, and is what the gradient calls it
     inputs, values = weights_as_inputs(model, weights)
+    for name, value in defaults.items():
+        if value is not None and value.const_value is not None:
+            values[name] = np.array(value.const_value.numpy())
     return model, {name: inputs.get(held[name], held[name]) for name in names}, values

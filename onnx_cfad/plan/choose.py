@@ -51,6 +51,7 @@ from onnx_cfad.graph.work import work_of
 from onnx_cfad.options import Options
 from onnx_cfad.plan.asked import asked_adjoints, asked_branches
 from onnx_cfad.plan.implicit_choice import bytes_of_results, implicit_choice
+from onnx_cfad.plan.over_memory import over_memory
 from onnx_cfad.plan.plan import Decision, Plan
 from onnx_cfad.plan.schedule import Schedule, best_segment
 from onnx_cfad.plan.without_effect import without_effect
@@ -94,7 +95,7 @@ def choose_adjoints(sites: ControlFlowGraph, types: Types, options: Options, pro
     used = sum(decisions[top.path].bytes or 0 for top in tops)
     _Branches(options, asked, decisions, profile, trips, budget - used).region(sites.root, 1)
     ordered = {site.path: decisions[site.path] for site in sites.sites() if _known(site)}
-    warnings = without_effect(sites, options, ordered)
+    warnings = (*without_effect(sites, options, ordered), *over_memory(options, [decisions[top.path] for top in tops]))
     return Plan(ordered, *asked_branches(options, profile), warnings)
 
 

@@ -97,8 +97,8 @@ class Plan:
         return json.dumps({"version": 1, "sites": sites, **further}, indent=2)
 
 
-def plan_from_json(text: str) -> dict[str, Adjoint]:
-    """The adjoints by path in a plan written by ``Plan.to_json`` (and maybe edited).
+def plan_from_json(text: str, where: str = "plan") -> dict[str, Adjoint]:
+    """The adjoints by path in a plan written by ``Plan.to_json`` (and maybe edited); ``where`` it is from, for errors.
 
     Raises:
         PlanError: The text is not a plan.
@@ -107,7 +107,7 @@ def plan_from_json(text: str) -> dict[str, Adjoint]:
         return _adjoints(json.loads(text, object_pairs_hook=_object))
     except (ValueError, RecursionError) as error:
         raise PlanError(
-            "plan", f"expected the JSON that `onnx-cfad plan` writes, found something else ({error})", "Write it anew."
+            where, f"expected the JSON that `onnx-cfad plan` writes, found something else ({error})", "Write it anew."
         ) from error
 
 

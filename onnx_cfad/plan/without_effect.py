@@ -18,12 +18,14 @@ def without_effect(sites: ControlFlowGraph, options: Options, decisions: dict[st
     kinds = {type(decisions[site.path].adjoint) for site in loops if site.path in decisions}
     unfixed = any(trip_count(loop_site(site.node)).static is None for site in loops)
     implicit = "no loop is implicit"
+    automatic = any(decision.reason != "as asked" for decision in decisions.values())
     default, nothing = Options(), "the model has no loop" if not loops else ""
+    told_plan = options.plan if options.plan != "auto" else "decided for every site"
     told = {
         "segment": (options.segment is not None, Checkpointed in kinds, "no loop is checkpointed"),
         "levels": (options.levels is not None, Checkpointed in kinds, "no loop is checkpointed"),
         "tape": (options.tape != default.tape, bool(kinds & {Taped, Checkpointed}), "no loop has a tape"),
-        "memory": (options.memory != default.memory, options.plan == "auto" or branches, f"the plan is {options.plan}"),
+        "memory": (options.memory != default.memory, automatic, f"the plan is {told_plan}"),
         "implicit_fallback": (options.implicit_fallback != default.implicit_fallback, Implicit in kinds, implicit),
         "implicit_outputs": (options.implicit_outputs, Implicit in kinds, implicit),
         "trips": (options.trips != default.trips, unfixed, "the model fixes every trip count"),

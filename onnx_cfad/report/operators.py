@@ -16,10 +16,11 @@ import onnx.defs
 from onnx_cfad.report.second_order import ORDER_TWO
 from onnx_cfad.rules.registry import Expanded, Linear, NoDerivative, Rule, entries, tangent_entry
 
+_KINDS = "[taped](plans.md#taped), [checkpointed](plans.md#checkpointed)"
 _CONTROL_FLOW = {
-    "If": "Branch: [routed](plans.md#routed)",
-    "Loop": "Loop: [taped](plans.md#taped), [checkpointed](plans.md#checkpointed) or [unrolled](plans.md#unrolled)",
-    "Scan": "Loop: [taped](plans.md#taped), [checkpointed](plans.md#checkpointed) or [unrolled](plans.md#unrolled)",
+    "If": "Branch: [routed](plans.md#routed) or [masked](plans.md#masked)",
+    "Loop": f"Loop: {_KINDS}, [implicit](plans.md#implicit) or [unrolled](plans.md#unrolled)",
+    "Scan": f"Loop: {_KINDS} or [unrolled](plans.md#unrolled)",
 }
 _REWRITTEN = {
     "LinearAttention": "Written out as its specified body, which has a Scan, when a model is loaded",
