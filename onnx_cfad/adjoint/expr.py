@@ -38,6 +38,7 @@ class Builder:
         self.opset = opset
         self.nodes: list[ir.Node] = []
         self.initializers: list[ir.Value] = []
+        self._owns_constants = True
         self._own: set[ir.Value] = set()
         self._known: dict[Any, tuple[Expr, ...]] = {}
         self._constants: dict[Any, ir.Value] = {}
@@ -46,6 +47,13 @@ class Builder:
     def child(self) -> Builder:
         """A builder for a subgraph of this scope."""
         return Builder(self.namer, self.opset)
+
+    def branch(self) -> Builder:
+        """A builder for a branch of this scope, which takes its constants from outside, where branches share them."""
+        builder = self.child()
+        builder.initializers, builder._constants = self.initializers, self._constants
+        builder._own, builder._numbers, builder._owns_constants = self._own, self._numbers, False
+        return builder
 
     def scratch(self) -> Builder:
         """A builder for nodes of this scope of which only some are kept (``keep``); it shares the constants."""
@@ -159,7 +167,8 @@ class Builder:
                 value = self.fresh_identity(value)
             results.append(value)
         self.nodes = live(self.nodes, results)
-        return ir.Graph(inputs, results, nodes=self.nodes, initializers=self.initializers, name=self.namer.fresh(name))
+        initializers = self.initializers if self._owns_constants else []
+        return ir.Graph(inputs, results, nodes=self.nodes, initializers=initializers, name=self.namer.fresh(name))
 
     def fresh_identity(self, value: ir.Value) -> ir.Value:
         """A copy of ``value`` under a name of its own."""

@@ -103,7 +103,7 @@ def _size(branch: ir.Graph, *, saves: bool) -> tuple[bool, int]:
 def _swept(sweep: Sweep, branch: ir.Graph, seeds: list[Expr | None], around: Cotangents, in_loop: bool) -> Cotangents:
     """The cotangents of what a branch reads, from those of what it returns."""
     inside = around.inside | {branch} if around.inside else around.inside
-    inner = Cotangents(around.builder.child(), inside=inside)
+    inner = Cotangents(around.builder.branch(), inside=inside)
     for result, seed in zip(branch.outputs, seeds, strict=True):
         if seed is not None and sweep.activity.is_active(result):
             inner.add(result, _seed_of(inner.builder, seed, result))
