@@ -11,16 +11,18 @@ are saved, and the branch that is second adds no output: a tape never holds the 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.base import Adjoint
 from onnx_cfad.adjoint.branch_factors import BranchFactors
 from onnx_cfad.adjoint.cotangents import Cotangents
-from onnx_cfad.adjoint.expr import Builder, Expr, zeros_like
+from onnx_cfad.adjoint.expr import Builder, Expr
 from onnx_cfad.adjoint.extend import extend_branch, share_output, stackable
 from onnx_cfad.adjoint.residuals import Keeper, resolve
 from onnx_cfad.adjoint.sweep import Sweep, active_captures
+from onnx_cfad.adjoint.zeros import zero_cotangents
 from onnx_cfad.errors import PlanError
 from onnx_cfad.graph.regions import branch_site
 from onnx_cfad.graph.site_marks import mark, marked
@@ -71,7 +73,7 @@ class Routed(Adjoint):
         order = sorted(range(2), key=lambda side: _size(site.branches[side], saves=saved[side]), reverse=True)
         for side in order:
             inner, branch, save = inners[side], site.branches[side], saved[side]
-            results = [*(_result(inner, value) for value in captured), *factors.results(side)]
+            results = [*_results(inner, captured, outer), *factors.results(side)]
             graph = inner.builder.graph([], results, f"reverse.{('then', 'else')[side]}")
             resolve(graph, branch, _BranchKeeper(slots, branch, saves=save), sweep.records, outer.namer)
             graphs[branch] = graph
@@ -125,17 +127,12 @@ def _inside(inner: Cotangents, branch: ir.Graph) -> list[ir.Value]:
     return [value for value in inner if value.graph is branch]
 
 
-def _result(inner: Cotangents, value: ir.Value) -> Expr:
-    """The cotangent of a captured value in one branch; exactly zero where the branch does not read it."""
-    total = inner.take(value)
-    if total is not None:
-        return total
-    primal = inner.builder.expr(value)
-    if primal.is_tensor:
-        return zeros_like(primal)
-    from onnx_cfad.rules.sequences import zeros_like_sequence  # noqa: PLC0415 - rules are built on expressions
-
-    return zeros_like_sequence(primal)
+def _results(inner: Cotangents, captured: Sequence[ir.Value], outer: Builder) -> list[Expr]:
+    """The cotangents of captured values in one branch; exactly zero where the branch does not read them."""
+    totals = [inner.take(value) for value in captured]
+    unread = [inner.builder.expr(value) for value, total in zip(captured, totals, strict=True) if total is None]
+    zeros = iter(zero_cotangents(unread, outer))
+    return [next(zeros) if total is None else total for total in totals]
 
 
 def _cotangent_type(value: ir.Value) -> ir.TypeProtocol:

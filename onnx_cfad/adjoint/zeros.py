@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from onnx_cfad.adjoint.expr import Expr, zeros_like
+import math
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from onnx_cfad.adjoint.expr import Builder, Expr, full, op, zeros_like
+
+_SMALL_BYTES = 1 << 20  # of zeros that may be kept outside of a branch
 
 
 def zero_cotangent(primal: Expr) -> Expr:
@@ -15,3 +22,41 @@ def zero_cotangent(primal: Expr) -> Expr:
     from onnx_cfad.rules.sequences import zeros_like_sequence  # noqa: PLC0415 - rules are built on expressions
 
     return zeros_like_sequence(primal)
+
+
+def zero_cotangents(primals: Sequence[Expr], outer: Builder) -> list[Expr]:
+    """The zero cotangent of each of ``primals`` in a branch, whose results have to be values of their own.
+
+    Those that differ in their first axis alone are the parts of one tensor of zeros in ``outer``, which branches share:
+    one node in place of one for each. The inactive branch of an If with many weights returns little else.
+    """
+    found = {k: zero_cotangent(primal) for k, primal in enumerate(primals) if _rows(primal) is None}
+    alike: dict[tuple[ir.DataType, tuple[int, ...]], list[int]] = {}
+    for k, primal in enumerate(primals):
+        if (rows := _rows(primal)) is not None:
+            alike.setdefault((primal.dtype, rows[1:]), []).append(k)
+    for (dtype, row), members in alike.items():
+        lengths = [rows[0] for k in members if (rows := _rows(primals[k])) is not None]
+        whole = [sum(lengths), *row]
+        if len(members) == 1 or math.prod(whole) * dtype.itemsize > _SMALL_BYTES:
+            found |= {k: zero_cotangent(primals[k]) for k in members}
+            continue
+        zeros = primals[0].builder.expr(full(outer.constant(whole), 0, dtype, outer).value)
+        even = len(set(lengths)) == 1
+        parts = (
+            op.Split(zeros, axis=0, num_outputs=len(members), outputs=len(members))
+            if even
+            else op.Split(zeros, lengths, axis=0, outputs=len(members))
+        )
+        for k, part in zip(members, parts, strict=True):
+            part.value.shape = primals[k].value.shape
+            found[k] = part
+    return [found[k] for k in range(len(primals))]
+
+
+def _rows(primal: Expr) -> tuple[int, ...] | None:
+    """The dimensions of a tensor that has rows and elements; None where they are not known."""
+    shape = primal.value.shape
+    if not primal.is_tensor or shape is None or not shape.is_static() or not all(shape.numpy() or (0,)):
+        return None
+    return tuple(int(d) for d in shape.numpy())
