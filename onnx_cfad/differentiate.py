@@ -39,6 +39,7 @@ from onnx_cfad.options import Options
 from onnx_cfad.plan.choose import choose_adjoints
 from onnx_cfad.plan.plan import Plan, written
 from onnx_cfad.planning import profile_for
+from onnx_cfad.rewriters.common_work import HoistCommonWorkPass
 from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
@@ -168,8 +169,9 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
         refuse_missing_rules(model.graph, activity, sites)
     clipping = Clipping(options.clip_value, options.clip_norm, options.clip_carries, options.replace_nan)
     sweep = Sweep(activity, types, sites, prepared, Records(), clipping)
-    names = interface_names(model.graph, selection)
+    names, before_reverse = interface_names(model.graph, selection), frozenset(nodes_of(model.graph))
     warnings = _reverse(model, selection, names, sweep, implicit_outputs=options.implicit_outputs)
+    HoistCommonWorkPass(before_reverse)(model)
     warnings += [f"never taken in the profile: {path}" for path in adjoints.cold]
     warnings += accelerated_sites(adjoints)
     record(model, options, adjoints, origin, order)

@@ -1,0 +1,137 @@
+"""Moves in front of an If what both of its branches do: it is run anyway, whichever is taken.
+
+Values are numbered: two nodes do the same where they have the same operator and attributes and read the same outer
+values, equal small constants, or results of nodes that do the same. Cost is linear in the number of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+import onnx_ir as ir
+
+from onnx_cfad.graph.alike import constant_key, operation_key
+from onnx_cfad.graph.purity import is_pure
+from onnx_cfad.graph.regions import branch_site
+from onnx_cfad.graph.walk import nodes_of, subgraphs_of
+from onnx_cfad.names import Namer
+
+
+class HoistCommonWorkPass(ir.passes.InPlacePass):
+    """Moves common work in front of the Ifs that are not among ``primal``, at every depth: those of a reverse pass.
+
+    Given ``y = If (p) <then: t = Transpose (x); a = MatMul (t, w), else: s = Transpose (x); b = MatMul (s, v)>``, the
+    result is ``t = Transpose (x)`` followed by the If over both products. What a branch itself returns stays there: it
+    would return a copy.
+
+    Args:
+        primal: The nodes that are left alone.
+    """
+
+    def __init__(self, primal: Container[ir.Node]) -> None:
+        super().__init__()
+        self._primal = primal
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Visits inner Ifs first, so that what they have in common can move on."""
+        branches = [node for node in nodes_of(model.graph) if node.op_type == "If" and node not in self._primal]
+        namer = Namer.on_demand(model)
+        moved = [hoist_common_work(node, namer, returned=False) for node in reversed(branches)]
+        return ir.passes.PassResult(model, any(moved))
+
+
+def hoist_common_work(node: ir.Node, namer: Namer, *, returned: bool = True) -> bool:
+    """Moves what both branches of an If do in front of it, with its constants; whether there was something.
+
+    Args:
+        node: The If.
+        namer: For new names.
+        returned: Also what a branch returns, which then returns a copy.
+    """
+    site = branch_site(node)
+    twins = _common(site.then_branch, site.else_branch, returned=returned)
+    if not twins:
+        return False
+    graph = node.graph
+    assert graph is not None
+    for one, other in twins.items():
+        for value in one.inputs:
+            if value is not None and value.graph is site.then_branch and value.producer() not in twins:
+                _hand_on(site.then_branch, value, value, namer)
+                _move_constant(value, node, graph)
+        for old, new in zip(other.outputs, one.outputs, strict=True):
+            if returned:
+                _hand_on(site.then_branch, new, new, namer)
+                _hand_on(site.else_branch, old, new, namer)
+            old.replace_all_uses_with(new)
+    site.then_branch.remove(twins)
+    graph.insert_before(node, twins)
+    site.else_branch.remove(twins.values(), safe=True)
+    return True
+
+
+def _common(branch: ir.Graph, twin: ir.Graph, *, returned: bool) -> dict[ir.Node, ir.Node]:
+    """The nodes of ``branch`` that have a twin, in order, each with it."""
+    first: dict[object, ir.Node] = {}
+    numbers: dict[ir.Value, object] = {}
+    operators = {node.op_type for node in twin}
+    for node in branch:
+        key = _key(node, branch, numbers, returned=returned) if node.op_type in operators else None
+        if key is not None and first.setdefault(key, node) is node:
+            numbers.update({output: (id(node), k) for k, output in enumerate(node.outputs)})
+    twins: dict[ir.Node, ir.Node] = {}
+    for node in twin if first else ():
+        key = _key(node, twin, numbers, returned=returned)
+        one = first.pop(key, None) if key is not None else None
+        if one is not None:
+            twins[one] = node
+            numbers.update({output: (id(one), k) for k, output in enumerate(node.outputs)})
+    return {node: twins[node] for node in branch if node in twins} if twins else {}
+
+
+def _key(
+    node: ir.Node, branch: ir.Graph, numbers: dict[ir.Value, object], *, returned: bool
+) -> tuple[object, ...] | None:
+    """What a node does; None where it reads what only this branch makes, or has to stay."""
+    read: list[object] = []
+    for value in node.inputs:
+        number = value if value is None or value.graph is not branch else numbers.get(value) or _constant(value)
+        if number is None and value is not None:
+            return None
+        read.append(number)
+    if node.op_type in ("Identity", "Constant") or subgraphs_of(node) or not is_pure(node):
+        return None
+    if not returned and _is_any_of(node.outputs, branch.outputs):
+        return None
+    return (operation_key(node), *read)
+
+
+def _constant(value: ir.Value) -> object:
+    maker = value.producer()
+    return constant_key(value) if maker is None or maker.op_type == "Constant" else None
+
+
+def _is_any_of(values: Sequence[ir.Value], others: Sequence[ir.Value]) -> bool:
+    return any(value is other for value in values for other in others)
+
+
+def _hand_on(branch: ir.Graph, result: ir.Value, source: ir.Value, namer: Namer) -> None:
+    """Puts a copy of ``source`` where ``branch`` returns ``result``: a branch returns nothing from outside."""
+    for position, output in enumerate(list(branch.outputs)):
+        if output is result:
+            copy = ir.Node("", "Identity", [source], name=namer.fresh("merge/Identity"))
+            copy.outputs[0].name, copy.outputs[0].type = namer.fresh(f"{result.name}.copy"), result.type
+            copy.outputs[0].shape = result.shape
+            branch.append(copy)
+            branch.outputs[position] = copy.outputs[0]
+
+
+def _move_constant(value: ir.Value, node: ir.Node, graph: ir.Graph) -> None:
+    maker, branch = value.producer(), value.graph
+    assert branch is not None
+    if maker is not None:
+        branch.remove(maker)
+        graph.insert_before(node, maker)
+    else:
+        branch.initializers.pop(value.name or "")
+        graph.initializers.add(value)
