@@ -42,6 +42,7 @@ from onnx_cfad.planning import profile_for
 from onnx_cfad.rewriters.common_work import HoistCommonWorkPass
 from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass
+from onnx_cfad.rewriters.keep_unfolded import KeepUnfoldedPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
 from onnx_cfad.rewriters.predicate_branch import drop_guards
 from onnx_cfad.rules.registry import straight_through_operators
@@ -172,6 +173,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     names, before_reverse = interface_names(model.graph, selection), frozenset(nodes_of(model.graph))
     warnings = _reverse(model, selection, names, sweep, implicit_outputs=options.implicit_outputs)
     HoistCommonWorkPass(before_reverse)(model)
+    KeepUnfoldedPass(before_reverse)(model)
     warnings += [f"never taken in the profile: {path}" for path in adjoints.cold]
     warnings += accelerated_sites(adjoints)
     record(model, options, adjoints, origin, order)

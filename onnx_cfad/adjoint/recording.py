@@ -28,16 +28,16 @@ def live(nodes: Sequence[ir.Node], results: Sequence[ir.Value]) -> list[ir.Node]
 
 def attribute(name: str, value: Any) -> ir.Attr:
     """An attribute of the kind that ``value`` has."""
-    if isinstance(value, ir.TypeAndShape):
-        return ir.AttrTypeProto(name, value)
     if type(value) is int:  # the common kinds first: to find out the kind of anything takes long
         return ir.AttrInt64(name, value)
     if type(value) is str:
         return ir.AttrString(name, value)
-    if isinstance(value, ir.Graph):
-        return ir.AttrGraph(name, value)
     if isinstance(value, (list, tuple)) and value and all(type(x) is int for x in value):
         return ir.AttrInt64s(name, value)
+    if isinstance(value, ir.Graph):
+        return ir.AttrGraph(name, value)
+    if isinstance(value, ir.TypeAndShape):
+        return ir.AttrTypeProto(name, value)
     return ir.convenience.convert_attribute(name, value)
 
 

@@ -7,7 +7,7 @@ channels, and stride and dilation, change places.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnx_cfad.adjoint.expr import Expr, concat, op
 from onnx_cfad.rules.tap_convolution import applies, tap_convolution
 from onnx_cfad.rules.tap_products import pays_off, tap_products
-from onnx_cfad.rules.windows import Size, Window, aligned, crop, size_of, vector
+from onnx_cfad.rules.windows import Size, Window, aligned, crop, size_of, unless_ones, vector
 
 
 def spread(y: Expr, w: Expr, windows: Sequence[Window], *, group: int) -> Expr:
@@ -39,8 +39,8 @@ def spread(y: Expr, w: Expr, windows: Sequence[Window], *, group: int) -> Expr:
             cropped[axis] = 0 if begin == window.begin else window.begin
     padding = [begin for begin, _ in pads] + [end for _, end in pads]
     attributes = {
-        "strides": _unless_ones(window.stride for window in windows),
-        "dilations": _unless_ones(window.dilation for window in windows),
+        "strides": unless_ones(window.stride for window in windows),
+        "dilations": unless_ones(window.dilation for window in windows),
         "pads": padding if any(padding) else None,
         "output_padding": surplus if any(surplus) else None,
     }
@@ -62,17 +62,12 @@ def _conv_transpose(y: Expr, w: Expr, group: int, attributes: Mapping[str, Any])
     return concat(parts, axis=1)
 
 
-def _unless_ones(numbers: Iterable[int]) -> list[int] | None:
-    """An attribute, left out where it says what its absence says."""
-    found = list(numbers)
-    return None if all(number == 1 for number in found) else found
-
-
 def correlate(x: Expr, w: Expr, windows: Sequence[Window], *, group: int) -> Expr:
     """The correlation itself, with exactly ``count`` places: x [N, C, signal...], w [M, C / group, ...]."""
     x, pads, excess = aligned(x, windows)
     strides = [window.stride for window in windows]
-    y = op.Conv(x, w, strides=strides, dilations=[window.dilation for window in windows], pads=pads, group=group)
+    dilations = unless_ones(window.dilation for window in windows)
+    y = op.Conv(x, w, strides=unless_ones(strides), dilations=dilations, pads=pads, group=group)
     longer = [axis for axis, more in enumerate(excess) if more is None or more >= strides[axis]]
     return crop(y, {axis: (0, windows[axis].count) for axis in longer})
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from onnx_cfad.adjoint.cotangents import wide
 from onnx_cfad.adjoint.expr import Expr, op
-from onnx_cfad.rules.windows import Size, Window, aligned, crop, size_of, vector
+from onnx_cfad.rules.windows import Size, Window, aligned, crop, size_of, unless_ones, vector
 
 
 def applies(x: Expr, y: Expr, windows: Sequence[Window], group: int) -> bool:
@@ -36,7 +36,7 @@ def tap_convolution(x: Expr, y: Expr, windows: Sequence[Window]) -> Expr:
     found = op.Conv(
         _joined(x, windows, columns),
         op.Transpose(seeds, perm=[1, 0, *axes]),
-        strides=[window.dilation for window in windows],
+        strides=unless_ones(window.dilation for window in windows),
         dilations=_joint([window.stride for window in windows], columns),
         pads=[*_joint(pads[:rank], columns), *_joint(pads[rank:], columns)],
     )

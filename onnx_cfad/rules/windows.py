@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from onnx_cfad.adjoint.expr import Builder, Expr, op
 
@@ -73,6 +73,12 @@ def extent(kernel: Size, dilation: int) -> Size:
 def per_axis(given: Sequence[int] | None, rank: int, default: int = 1) -> list[int]:
     """An attribute with one number an axis, or its default."""
     return list(given) if given else [default] * rank
+
+
+def unless_ones(numbers: Iterable[int]) -> list[int] | None:
+    """An attribute, left out where it says what its absence says."""
+    found = list(numbers)
+    return None if all(number == 1 for number in found) else found
 
 
 def sliding(
