@@ -19,7 +19,8 @@ from onnx_cfad.names import Namer
 
 Operand = Any  # Expr, Python number, list of ints, numpy array or None
 
-_SMALL = 256  # elements of a constant that need not be computed
+SMALL = 256
+"""Elements of a constant that need not be computed."""
 
 
 class Builder:
@@ -157,17 +158,18 @@ class Builder:
         zeros for a Scan body that returns its own input, or one value twice. Identity nodes see to that; a branch,
         which has no inputs, returns its own constants as they are.
         """
-        own = self.made()
+        own, initializers = self.made(), self.initializers if self._owns_constants else []
         results: list[ir.Value] = []
         for output in outputs:
             value = output.value
             if not inputs and value in self._own:
-                value = self._copy_of_constant(value) if value in results else value
+                if value in results or not self._owns_constants:
+                    value = self._copy_of_constant(value)
+                    initializers.append(value)
             elif value not in own or value in results:
                 value = self.fresh_identity(value)
             results.append(value)
         self.nodes = live(self.nodes, results)
-        initializers = self.initializers if self._owns_constants else []
         return ir.Graph(inputs, results, nodes=self.nodes, initializers=initializers, name=self.namer.fresh(name))
 
     def fresh_identity(self, value: ir.Value) -> ir.Value:
@@ -182,10 +184,7 @@ class Builder:
         assert value.const_value is not None
         name = self.namer.fresh("const")
         tensor = ir.Tensor(value.const_value.numpy(), dtype=value.const_value.dtype, name=name)
-        copy = ir.Value(name=name, shape=value.shape, type=value.type, const_value=tensor)
-        self.initializers.append(copy)
-        self._own.add(copy)
-        return copy
+        return ir.Value(name=name, shape=value.shape, type=value.type, const_value=tensor)
 
     def append_to(self, graph: ir.Graph) -> None:
         """Puts the recorded nodes at the end of ``graph`` and registers the constants there."""
@@ -472,7 +471,7 @@ def ones_like(x: Expr) -> Expr:
 def full(shape: Expr, number: float, dtype: ir.DataType, builder: Builder, *, like: Expr | None = None) -> Expr:
     """A tensor of ``shape`` (int64 vector) filled with ``number``; a constant where it is small and known."""
     known = shape.const
-    if known is not None and math.prod(known.tolist()) <= _SMALL:  # in whole numbers of any size
+    if known is not None and math.prod(known.tolist()) <= SMALL:  # in whole numbers of any size
         return builder.constant(np.full([int(d) for d in known], number), dtype)
     result = builder.call("Expand", [builder.constant(number, dtype), shape])[0]
     if like is not None and result.value.shape is None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.expr import Builder, Expr, full, op, zeros_like
+from onnx_cfad.adjoint.expr import SMALL, Builder, Expr, full, op, zeros_like
 
 _SMALL_BYTES = 1 << 20  # of zeros that may be kept outside of a branch
 
@@ -55,8 +55,9 @@ def zero_cotangents(primals: Sequence[Expr], outer: Builder) -> list[Expr]:
 
 
 def _rows(primal: Expr) -> tuple[int, ...] | None:
-    """The dimensions of a tensor that has rows and elements; None where they are not known."""
+    """The dimensions of a tensor that is too large for a constant of the branch; None where they are not known."""
     shape = primal.value.shape
-    if not primal.is_tensor or shape is None or not shape.is_static() or not all(shape.numpy() or (0,)):
+    if not primal.is_tensor or shape is None or not shape.is_static():
         return None
-    return tuple(int(d) for d in shape.numpy())
+    dims = tuple(int(d) for d in shape.numpy())
+    return dims if math.prod(dims) > SMALL else None

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 import onnx_cfad as cfad
 from tests.oracle import check_emitted, run_ort
 
-SHAPES = [(4, 3), (4, 3), (2, 3), (3, 5), (5, 4), (0, 4), (3,), (3,), ()]
+SHAPES = [(40, 30), (40, 30), (20, 30), (30, 50), (50, 40), (0, 4), (300,), (300,), (3,), ()]
 RNG = np.random.default_rng(0)
 
 
