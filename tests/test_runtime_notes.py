@@ -5,12 +5,14 @@ Expected numbers are closed forms, written in NumPy.
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import AttributeProto, GraphProto, NodeProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -85,6 +87,7 @@ def test_scan_bodies_and_branches_return_values_of_their_own(path: pathlib.Path,
     for _, node in nodes_of(emitted(path, plan).graph):
         for body in subgraphs(node) if node.op_type in ("Scan", "If") else []:
             made = {name for inner in body.node for name in inner.output}
+            made |= {tensor.name for tensor in body.initializer} if node.op_type == "If" else set()
             names = [output.name for output in body.output]
             assert len(set(names)) == len(names), f"{node.name}: {names}"
             assert made.issuperset(names), f"{node.name}: {names}"
@@ -457,3 +460,20 @@ def test_primal_is_the_same_where_nothing_is_fused() -> None:
     found = run_ort(proto, feeds, optimise=False)["y"]
     assert np.array_equal(found, run_ort(gradient, {**feeds, "y_grad": x}, optimise=False)["y"])
     np.testing.assert_allclose(run_ort(gradient, {**feeds, "y_grad": x})["y"], found, rtol=1e-4, atol=1e-6)
+
+
+def test_zeros_of_branches_are_not_folded(tmp_path: pathlib.Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    branch (float[20,30] a, float[20,30] b, float[20,30] c, bool p) => (float loss) {
+        loss = If (p) <
+            then_branch = left () => (float l) { m = Mul (a, b)  l = ReduceSum <keepdims = 0> (m) },
+            else_branch = right () => (float r) { n = Sin (c)  r = ReduceSum <keepdims = 0> (n) }>
+    }"""
+    emitted = cfad.grad(onnx.parser.parse_model(text), loss="loss", wrt=["a", "b", "c"]).proto()
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    ort.InferenceSession(emitted.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    optimised = onnx.load(tmp_path / "optimised.onnx").graph
+    inner = [a.g for node in optimised.node for a in node.attribute if a.HasField("g")]
+    assert [node.op_type for graph in inner for node in graph.node].count("Split") == 1
+    assert all(math.prod(tensor.dims) < 600 for graph in (optimised, *inner) for tensor in graph.initializer)

@@ -38,20 +38,23 @@ def zero_cotangents(primals: Sequence[Expr], outer: Builder) -> list[Expr]:
     for (dtype, row), members in alike.items():
         lengths = [rows[0] for k in members if (rows := _rows(primals[k])) is not None]
         whole = [sum(lengths), *row]
-        if len(members) == 1 or math.prod(whole) * dtype.itemsize > _SMALL_BYTES:
+        if math.prod(whole) * dtype.itemsize > _SMALL_BYTES:
             found |= {k: zero_cotangent(primals[k]) for k in members}
             continue
         zeros = primals[0].builder.expr(full(outer.constant(whole), 0, dtype, outer).value)
-        even = len(set(lengths)) == 1
-        parts = (
-            op.Split(zeros, axis=0, num_outputs=len(members), outputs=len(members))
-            if even
-            else op.Split(zeros, lengths, axis=0, outputs=len(members))
-        )
-        for k, part in zip(members, parts, strict=True):
+        for k, part in zip(members, _parts(zeros, lengths), strict=True):
             part.value.shape = primals[k].value.shape
             found[k] = part
     return [found[k] for k in range(len(primals))]
+
+
+def _parts(zeros: Expr, lengths: Sequence[int]) -> Sequence[Expr]:
+    """The zeros cut along their first axis; a single part is the whole, which a branch returns a copy of."""
+    if len(lengths) == 1:
+        return [zeros]
+    if len(set(lengths)) == 1:
+        return op.Split(zeros, axis=0, num_outputs=len(lengths), outputs=len(lengths))
+    return op.Split(zeros, list(lengths), axis=0, outputs=len(lengths))
 
 
 def _rows(primal: Expr) -> tuple[int, ...] | None:
