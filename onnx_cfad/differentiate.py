@@ -222,7 +222,7 @@ def activity_of(model: ir.Model, selection: Selection, prepared: Prepared | None
         passes_derivative,
         selection.stopped,
         masks={*prepared.guards, *prepared.selections},
-        guarded=prepared.guards.values(),
+        cut={*prepared.guards.values(), *prepared.handed_on},
     )
 
 

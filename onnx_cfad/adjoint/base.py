@@ -35,6 +35,7 @@ class Prepared:
         copies: Subgraphs that were copied, with their originals.
         guards: Nodes through which values enter a masked branch, with the values.
         selections: Nodes that select between the results of masked branches.
+        handed_on: Values that masked branches without guards read and make.
         renamed: For each copy: what the values around its original became around it.
     """
 
@@ -48,6 +49,7 @@ class Prepared:
     copies: Mapping[ir.Graph, ir.Graph] = dataclasses.field(default_factory=dict[ir.Graph, ir.Graph])
     guards: Mapping[ir.Node, ir.Value] = dataclasses.field(default_factory=dict[ir.Node, ir.Value])
     selections: frozenset[ir.Node] = frozenset()
+    handed_on: frozenset[ir.Value] = frozenset()
     renamed: Mapping[ir.Graph, Mapping[ir.Value, ir.Value]] = dataclasses.field(
         default_factory=dict[ir.Graph, Mapping[ir.Value, ir.Value]]
     )
@@ -62,12 +64,14 @@ class Prepared:
         replayed: set[ir.Graph] = set()
         guards: dict[ir.Node, ir.Value] = {}
         selections: set[ir.Node] = set()
+        handed_on: set[ir.Value] = set()
         for part in parts:
             adjoints.update(part.adjoints)
             lengths.update(part.lengths)
             kept.update(part.kept)
             guards.update(part.guards)
             selections |= part.selections
+            handed_on |= part.handed_on
             positive |= part.positive
             replayed |= part.replayed
             for copy, original in part.copies.items():
@@ -81,7 +85,7 @@ class Prepared:
                 replayed |= {copy} if original in replayed else set()
         return cls(
             adjoints, frozenset(positive), frozenset(replayed), lengths, kept, guards=guards,
-            selections=frozenset(selections),
+            selections=frozenset(selections), handed_on=frozenset(handed_on),
         )  # fmt: skip
 
 

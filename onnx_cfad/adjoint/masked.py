@@ -28,7 +28,9 @@ class Masked(Adjoint):
         """See ``Adjoint.prepare``: the If is replaced; the plan has asked ``why_not_masked`` of the model as it was."""
         del types
         made = predicate_branch(node, builder.namer)
-        return Prepared({}, guards=made.guards, selections=frozenset(made.selections))
+        return Prepared(
+            {}, guards=made.guards, selections=frozenset(made.selections), handed_on=frozenset(made.handed_on)
+        )
 
     def reverse(self, sweep: Sweep, node: ir.Node, cotangents: Cotangents, *, in_loop: bool) -> None:
         """Never reached: no If is left."""

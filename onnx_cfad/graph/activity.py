@@ -11,6 +11,7 @@ from onnx_cfad.graph.element_types import FLOATING
 from onnx_cfad.graph.regions import LoopSite, branch_site, captured_by_graph, is_branch, is_loop, loop_site
 from onnx_cfad.graph.stand_in import is_stand_in, stand_in
 from onnx_cfad.graph.straight_through import carries_estimate
+from onnx_cfad.graph.trips import runs
 from onnx_cfad.graph.walk import nodes_of
 
 
@@ -23,8 +24,8 @@ class Activity:
         useful: Values that a seeded output depends on.
         cuttable: Values that reach a selecting operator (Where, Clip, Max, ...) which a derivative passes through, so
             that parts of their cotangent may be exactly zero while their derivative is NaN or Inf.
-        skippable: Values that reach the outputs through a branch which may not be taken and in no other way, so that
-            their whole cotangent may be zero.
+        skippable: Values that reach the outputs through a branch which may not be taken, a loop which may not run, or
+            a carry that an iteration may replace, and in no other way, so that their whole cotangent may be zero.
     """
 
     varied: set[ir.Value]
@@ -55,7 +56,7 @@ def find_activity(
     passes: Passes,
     stopped: frozenset[ir.Value] = frozenset(),
     masks: Collection[ir.Node] = (),
-    guarded: Iterable[ir.Value] = (),
+    cut: Collection[ir.Value] = (),
 ) -> Activity:
     """Finds the active values of ``graph`` and its subgraphs.
 
@@ -66,7 +67,7 @@ def find_activity(
         passes: Whether a derivative may pass through a node (false for operators declared nondifferentiable).
         stopped: Values that are constants by the user's word.
         masks: The nodes that guard and select for masked branches: nothing that is NaN passes between them.
-        guarded: The values that enter masked branches.
+        cut: The values that enter masked branches, and those that such a branch hands on as they are.
 
     Cost is linear in the number of nodes times the passes that loop carries need (at most the number of carries).
     """
@@ -81,19 +82,24 @@ def find_activity(
             cuttable.update(value for value in node.inputs if value in active)
     if cuttable:
         _Backward(cuttable, passes).graph(graph)
-    skippable = {*guarded, *(v for node in nodes_of(graph) if is_branch(node) for v in _read_by_one(node))} & active
+    skippable = {*cut, *(value for node in nodes_of(graph) for value in _read_at_times(node))} & active
     if skippable:
         _Backward(skippable, passes).graph(graph)
         certain = set(seeded)
-        _BackwardInAnyCase(certain, passes, frozenset(guarded)).graph(graph)
+        _BackwardInAnyCase(certain, passes, frozenset(cut)).graph(graph)
         skippable -= certain
     return Activity(varied, useful, cuttable, skippable)
 
 
-def _read_by_one(node: ir.Node) -> set[ir.Value]:
-    """The values that one branch of the If ``node`` reads and the other does not."""
-    reads = [captured_by_graph(branch) for branch in branch_site(node).branches]
-    return set(reads[0]) ^ set(reads[1])
+def _read_at_times(node: ir.Node) -> set[ir.Value]:
+    """The values that one branch of an If reads and the other does not, or that a Loop reads if it runs, or if not."""
+    if is_branch(node):
+        reads = [captured_by_graph(branch) for branch in branch_site(node).branches]
+        return set(reads[0]) ^ set(reads[1])
+    if not is_loop(node):
+        return set()
+    site = loop_site(node)
+    return {*(carry.initial for carry in site.carries), *(() if runs(site) else captured_by_graph(site.body))}
 
 
 def reached_from_selection(graph: ir.Graph, passes: Passes) -> set[ir.Value]:
@@ -200,17 +206,17 @@ class _Backward:
 
 
 class _BackwardInAnyCase(_Backward):
-    """The same, but through an If only where both of its branches depend on a value.
+    """The same, but only what the marked values depend on whichever branch is taken, and however often a loop runs.
 
     Args:
         marked: Values.
         passes: Whether a derivative passes through a node.
-        guarded: Values that enter masked branches: each side of such a branch may be cut off.
+        cut: What enters masked branches, or is handed on by them: a Where there may cut it off.
     """
 
-    def __init__(self, marked: set[ir.Value], passes: Passes, guarded: frozenset[ir.Value]) -> None:
+    def __init__(self, marked: set[ir.Value], passes: Passes, cut: frozenset[ir.Value]) -> None:
         super().__init__(marked, passes)
-        self.guarded = guarded
+        self.cut = cut
 
     def graph(self, graph: ir.Graph) -> None:
         for node in reversed(graph):
@@ -220,7 +226,24 @@ class _BackwardInAnyCase(_Backward):
                 self.loop(loop_site(node))
             elif not self.marked.isdisjoint(node.outputs) and self.passes(node):
                 reads = (v for v in node.inputs if v is not None and carries_derivative(v))
-                self.marked.update(v for v in reads if not (node.op_type == "Where" and v in self.guarded))
+                self.marked.update(v for v in reads if not (node.op_type == "Where" and v in self.cut))
+
+    def loop(self, site: LoopSite) -> None:
+        """Marks what every iteration depends on; what is captured, if there is one; a carry that each one reads."""
+        read = [carry for carry in site.carries if carry.final in self.marked]
+        while True:
+            inside = {output.element for output in site.outputs if output.stacked in self.marked}
+            inside.update(carry.exit for carry in read)
+            _BackwardInAnyCase(inside, self.passes, self.cut).graph(site.body)
+            still = [carry for carry in read if carry.entry in inside]
+            if len(still) == len(read):
+                break
+            read = still  # the exit of an iteration that is not the last is read by the next one, or not at all
+        some = runs(site)
+        captured = inside.intersection(captured_by_graph(site.body))
+        self.marked.update(inside if some else inside - captured)
+        self.marked.update(carry.initial for carry in (site.carries if some else read) if carry.entry in inside)
+        self.marked.update(source.source for source in site.inputs if source.slice in inside)
 
     def branch(self, node: ir.Node) -> None:
         """Marks what each branch has inside, and what both read."""
@@ -231,7 +254,7 @@ class _BackwardInAnyCase(_Backward):
             inside = {
                 value for output, value in zip(node.outputs, branch.outputs, strict=True) if output in self.marked
             }
-            _BackwardInAnyCase(inside, self.passes, self.guarded).graph(branch)
+            _BackwardInAnyCase(inside, self.passes, self.cut).graph(branch)
             captured = inside.intersection(captured_by_graph(branch))
             self.marked.update(inside - captured)
             read.append(captured)

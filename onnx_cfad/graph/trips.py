@@ -56,6 +56,14 @@ def trip_count(site: LoopSite) -> TripCount:
     return TripCount(static=bound, bound=bound)
 
 
+def runs(site: LoopSite) -> bool:
+    """Whether ``site`` certainly has an iteration; a Scan over an empty axis is an error in ONNX Runtime."""
+    if site.is_scan:
+        return True
+    limit = constant_of(site.limit)
+    return _is_true(site.start) and (site.limit is None or (limit is not None and int(limit.reshape(-1)[0]) > 0))
+
+
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
     """The constant that ``value`` holds, seen through Identity and Cast; None where the run decides, or it is empty."""
     while value is not None:

@@ -31,10 +31,12 @@ class Predicated:
     Attributes:
         guards: The Where nodes that values enter a branch through, each with the value that it guards.
         selections: The nodes that select between the results of the branches.
+        handed_on: The values that a branch without guards, one that only hands values on, reads and makes.
     """
 
     guards: dict[ir.Node, ir.Value]
     selections: tuple[ir.Node, ...]
+    handed_on: frozenset[ir.Value] = frozenset()
 
 
 class PredicateBranchPass(ir.passes.InPlacePass):
@@ -86,6 +88,7 @@ class _Predication:
         self.node, self.namer, self.graph = node, namer, node.graph
         self.nodes: list[ir.Node] = []
         self.guards: dict[ir.Node, ir.Value] = {}
+        self.handed_on: set[ir.Value] = set()
         self.constants: dict[tuple[float, ir.DataType], ir.Value] = {}
         self.predicate = self.scalar(branch_site(node).predicate)
 
@@ -96,7 +99,7 @@ class _Predication:
         results = [self.selected(a, b) for a, b in zip(*sides, strict=True)]
         selections = tuple(self.nodes[start:])
         ir.convenience.replace_nodes_and_values(self.graph, self.node, [self.node], self.nodes, outputs, results)
-        return Predicated(self.guards, selections)
+        return Predicated(self.guards, selections, frozenset(self.handed_on))
 
     def side(self, branch: ir.Graph, *, taken: bool) -> list[ir.Value]:
         """Moves a branch out, guarded; ``taken``: it is the one that runs where the predicate holds."""
@@ -108,6 +111,8 @@ class _Predication:
         own = {output for node in inside if node.op_type != "Constant" for output in node.outputs}
         inner = [graph for node in inside for graph in subgraphs_of(node)]
         own |= {value for graph in inner for value in (*graph.inputs, *graph.initializers.values())}
+        if not safe:
+            self.handed_on.update(filter(_is_real, (*_reads(inside), *part.results)))
         entering = [v for v in _reads(inside) if safe and v not in own and _is_real(v)]
         guarded: dict[ir.Value, ir.Value] = {}
         made = {output: node for node in part.nodes for output in node.outputs}

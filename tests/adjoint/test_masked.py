@@ -215,3 +215,18 @@ def test_results_that_carry_no_derivative_are_selected_too(element: str) -> None
         np.testing.assert_array_equal(found["k"], n if taken else m)
         np.testing.assert_allclose(found["x_grad"], np.cos(x) if taken else 1 - np.tanh(x) ** 2, rtol=1e-6)
         assert found["s"].shape == ()
+
+
+@pytest.mark.parametrize("target", ["ort", "cuda"])
+def test_a_pole_in_front_of_a_branch_that_only_hands_it_on_is_cut(target: str) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+    pole (double[2] z, double[2] w, bool p) => (double[2] y) {
+        x = Log (z)
+        y = If (p) <then_branch = t () => (double[2] a) { a = Identity (x) },
+                    else_branch = e () => (double[2] b) { b = Identity (w) }>
+    }""")
+    gradient = cfad.vjp(model, wrt=["z"], target=target).proto()
+    assert "If" not in {node.op_type for node in gradient.graph.node}
+    feeds = {"z": np.asarray([0.0, 0.5]), "w": np.ones(2), "y_grad": np.ones(2)}
+    np.testing.assert_array_equal(run_ort(gradient, {**feeds, "p": np.asarray(False)})["z_grad"], [0, 0])
+    np.testing.assert_array_equal(run_ort(gradient, {**feeds, "p": np.asarray(True)})["z_grad"], [np.inf, 2])

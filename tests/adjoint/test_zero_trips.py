@@ -61,3 +61,61 @@ def test_tangents_too(what: str) -> None:
     feeds = {"x": np.ones(7), "s": np.asarray(0.5), "n": np.asarray(0), "j": np.asarray(9 if what != "size" else 2)}
     found = run_ort(derived, {**feeds, "x_tangent": np.ones(7), "s_tangent": np.asarray(2.0)})
     assert (found["y"], found["y_tangent"]) == (0.5, 2.0)
+
+
+POLES = {  # what reads log(z), and how often the loop runs so that nothing does
+    "captured": ("h0", "next = Add (h, x)", 0),
+    "read_beside_a_branch": ("h0", "next = Add (h, x)", 0),
+    "replaced": ("x", "next = Identity (h0)", 2),
+    "replaced_in_one_branch": (
+        "x",
+        """c = Less (i, n)
+        next = If (c) <then_branch = t () => (double[2] a) { a = Identity (h0) },
+                       else_branch = e () => (double[2] b) { b = Identity (h) }>""",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("reader", POLES)
+def test_a_pole_in_front_of_a_loop_that_does_not_read_it_is_cut(reader: str, plan: str) -> None:
+    initial, body, trips = POLES[reader]
+    beside = reader == "read_beside_a_branch"
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21]>
+    pole (double[2] z, double[2] h0, int64 n, bool p) => (double[2] y) {{
+        x = Log (z)
+        looped = Loop (n, , {initial}) <body = step (int64 i, bool go, double[2] h) => (bool on, double[2] next) {{
+            on = Identity (go)
+            {body}
+        }}>
+        {
+        "picked = If (p) <then_branch = t () => (double[2] r) { r = Mul (x, x) }, "
+        "else_branch = e () => (double[2] q) { q = Identity (h0) }>"
+        if beside
+        else ""
+    }
+        y = {"Add (looped, picked)" if beside else "Identity (looped)"}
+    }}""")
+    gradient = cfad.vjp(model, wrt=["z"], **PLANS[plan]).proto()
+    check_emitted(gradient)
+    feeds = {"z": np.zeros(2), "h0": np.ones(2), "n": np.asarray(trips), "p": np.asarray(False), "y_grad": np.ones(2)}
+    feeds = {port.name: feeds[port.name] for port in gradient.graph.input}
+    np.testing.assert_array_equal(run_ort(gradient, feeds)["z_grad"], np.zeros(2))
+    runs = {**feeds, "z": np.asarray([0.5, 2.0]), "n": np.asarray(1 if initial == "h0" else 0)}
+    np.testing.assert_allclose(run_ort(gradient, runs)["z_grad"], [2.0, 0.5], rtol=1e-12)
+
+
+def test_a_pole_that_every_iteration_reads_is_infinite() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+    pole (double[2] z, int64 n) => (double[2] y) {
+        x = Log (z)
+        y = Loop (n, , x) <body = step (int64 i, bool go, double[2] h) => (bool on, double[2] next) {
+            on = Identity (go)
+            next = Add (h, h)
+        }>
+    }""")
+    gradient = cfad.vjp(model, wrt=["z"]).proto()
+    assert "Where" not in {node.op_type for node in gradient.graph.node}  # no guard where there is nothing to cut
+    found = run_ort(gradient, {"z": np.asarray([0.0, 0.5]), "n": np.asarray(2), "y_grad": np.ones(2)})
+    np.testing.assert_array_equal(found["z_grad"], [np.inf, 8.0])
