@@ -1,7 +1,8 @@
 """Measures one model in TVM: ``measured_tvm.py relay|relax MODEL FEEDS.npz SETTINGS`` prints one JSON object.
 
 Runs in the interpreter of that build of TVM, without this package: as in a worker, empty packages stand in for it.
-Compiling is what ``create`` means here. SETTINGS as in measured_run.py, and ``reason`` is printed where TVM refuses.
+Compiling is what ``create`` means here, with the schedules in the folder MODEL.schedules where there is one. SETTINGS
+as in measured_run.py, and ``reason`` is printed where TVM refuses.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def main() -> None:
         sys.modules[package.__name__] = package
     compiler = getattr(importlib.import_module(f"onnx_cfad.targets.tvm.{kind}"), kind.capitalize())()
     options = {"processor": compiler.versions()["processor"]}
+    if model.with_suffix(".schedules").is_dir():  # what a search has found
+        options["schedules"] = str(model.with_suffix(".schedules"))
     proto = onnx.load(model)
     with np.load(feeds) as arrays:
         values = {port.name: arrays[port.name] for port in proto.graph.input if port.name in arrays}

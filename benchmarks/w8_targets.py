@@ -60,7 +60,7 @@ def _compare(bench: Bench, case: Case, plan: str, rounds: int) -> float | None:
     """The gradient in ONNX Runtime and by Relax; how many times less CPU time Relax takes."""
     options = {} if plan == "default" else {"plan": plan}
     runtime = ours(case, f"{plan}, ONNX Runtime", **options)
-    relax = _in_tvm("relax", case, f"{plan}, Relax", Path(runtime.command[1]))
+    relax = in_tvm("relax", case, f"{plan}, Relax", Path(runtime.command[1]))
     measured = bench.measure(case, [runtime, relax], rounds=rounds, reference=runtime.name)
     if relax.absent is not None:
         return None
@@ -69,7 +69,7 @@ def _compare(bench: Bench, case: Case, plan: str, rounds: int) -> float | None:
     return ratio
 
 
-def _in_tvm(kind: str, case: Case, name: str, model: Path) -> System:
+def in_tvm(kind: str, case: Case, name: str, model: Path) -> System:
     """A model in a build of TVM, with all shapes that follow from its inputs; absent where TVM refuses it."""
     try:
         python = interpreter(kind)
@@ -94,7 +94,7 @@ def _branches(bench: Bench) -> None:
     systems: list[System] = []
     for name, options in (("If", {}), ("masked", {"sites": sites})):
         runtime = ours(case, f"{name}, ONNX Runtime", **options)
-        systems += [runtime, _in_tvm("relay", case, f"{name}, Relay", Path(runtime.command[1]))]
+        systems += [runtime, in_tvm("relay", case, f"{name}, Relay", Path(runtime.command[1]))]
     measured = bench.measure(case, systems, rounds=1, reference=systems[0].name, at_most=10)
     times = {s.name: measured[s.name].figures["create_cpu_s"] for s in systems if s.absent is None}
     if "If, Relay" in times and "masked, Relay" in times:
@@ -111,7 +111,7 @@ def _memory(bench: Bench) -> None:
         path = case.folder / "primal.onnx"
         onnx.save(case.model, path)
         runtime = System("ONNX Runtime", ("measured_run.py", str(path)))
-        relay = _in_tvm("relay", case, "Relay", path)
+        relay = in_tvm("relay", case, "Relay", path)
         measured: dict[str, Any] = bench.measure(case, [runtime, relay], rounds=1, at_most=2)
         for system, figures in measured.items():
             bench.report({"case": name, "system": system, "growth_mib": figures.growth / 2**20})

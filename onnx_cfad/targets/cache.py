@@ -12,14 +12,13 @@ import json
 import os
 import secrets
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from onnx_cfad.targets.scratch import remove_abandoned, scratch_folder
+
 MOST_BYTES = 4 * 2**30
-_ABANDONED_SECONDS = 24 * 3600
-"""After this long, a folder that was being written belongs to a process that has died."""
 
 
 class Cache:
@@ -47,16 +46,12 @@ class Cache:
 
     def store(self, key: str, source: Path) -> None:
         """Copies the folder ``source`` to the entry ``key``; the first of several that store it wins."""
-        temporary = self.folder / f".{key}.{secrets.token_hex(8)}"
-        try:
+        with contextlib.suppress(OSError):  # a cache that cannot be written to is none: the artifact itself is there
             self.folder.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(source, temporary)
-            with contextlib.suppress(OSError):
-                temporary.rename(self.folder / key)
-        except OSError:
-            pass  # a cache that cannot be written to is none: the artifact itself is there
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            with scratch_folder(self.folder / key) as temporary:
+                shutil.copytree(source, temporary, dirs_exist_ok=True)
+                with contextlib.suppress(OSError):
+                    temporary.rename(self.folder / key)
         self._shrink(self._most_bytes)
 
     def clean(self) -> int:
@@ -73,7 +68,7 @@ class Cache:
             yield from (path for path in self.folder.iterdir() if not path.name.startswith("."))
 
     def _shrink(self, limit: int) -> int:
-        self._remove_abandoned()
+        remove_abandoned(self.folder)
         used = sorted(((_used(path), _bytes(path), path) for path in self._entries()), reverse=True)
         kept = removed = 0
         for _, size, path in used:
@@ -86,11 +81,6 @@ class Cache:
                 path.rename(going)
                 shutil.rmtree(going, ignore_errors=True)
         return removed
-
-    def _remove_abandoned(self) -> None:
-        for path in self.folder.glob(".*") if self.folder.is_dir() else ():
-            if time.time() - _used(path) > _ABANDONED_SECONDS:
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def key_of(parts: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
+from platformdirs import user_cache_path
 
 from onnx_cfad import weights
 from onnx_cfad.errors import ModelError, TargetError, ValidationError
@@ -29,10 +30,10 @@ from onnx_cfad.saving import fingerprint
 from onnx_cfad.targets.base import Array, Artifact, Options, Target, Tell, plain_feeds
 from onnx_cfad.targets.cache import Cache, key_of
 from onnx_cfad.targets.comparison import errors_of, first_difference
-from onnx_cfad.targets.folders import cache_folder
 from onnx_cfad.targets.known import target as target_named
 from onnx_cfad.targets.manifest import NAME, InputEntry, Manifest, digests, read_manifest
 from onnx_cfad.targets.rounding import rounding_notes
+from onnx_cfad.targets.scratch import scratch_folder
 
 _SEED = 0
 _ATTEMPTS = 100
@@ -40,7 +41,7 @@ _ATTEMPTS = 100
 
 def artifact_cache() -> Cache:
     """The cache of compiled artifacts in the user's cache folder."""
-    return Cache(cache_folder() / "artifacts")
+    return Cache(user_cache_path("onnx-cfad", appauthor=False) / "artifacts")
 
 
 def compile_model(
@@ -82,15 +83,12 @@ def compile_model(
     samples = job.samples(feeds)
     if final is None:
         return job.temporary(samples, store)
-    temporary = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
     try:
-        temporary.mkdir()
-        job.fill(temporary, samples, store)
-        _replace(final, temporary)
+        with scratch_folder(final) as temporary:
+            job.fill(temporary, samples, store)
+            _replace(final, temporary)
     except OSError as error:
         raise TargetError(str(final), f"cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return open_artifact(final, chosen)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 
+from onnx_cfad.targets.gaps import GAPS
 from onnx_cfad.targets.tvm import environments
 from onnx_cfad.targets.tvm.builds import BUILDS
 
@@ -34,7 +35,9 @@ class Entry:
 def inventory() -> tuple[Entry, ...]:
     """Everything that targets need, ONNX Runtime first."""
     runtime = importlib.metadata.version("onnxruntime")
-    return (Entry("ort", "ONNX Runtime", "ort", True, f"{runtime}, part of onnx-cfad"), *map(_build, BUILDS))
+    first = Entry("ort", "ONNX Runtime", "ort", True, f"{runtime}, part of onnx-cfad")
+    missing = (Entry(name, gap.what, name, False, f"not available: {gap.lacks}") for name, gap in GAPS.items())
+    return (first, *map(_build, BUILDS), *missing)
 
 
 def _build(kind: str) -> Entry:

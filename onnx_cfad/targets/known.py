@@ -6,6 +6,7 @@ import importlib
 
 from onnx_cfad.errors import TargetError
 from onnx_cfad.targets.base import Target
+from onnx_cfad.targets.gaps import refuse_gap
 
 _TARGETS = {"llvm": "onnx_cfad.targets.tvm.llvm:Llvm", "cuda": "onnx_cfad.targets.cuda.target:Cuda"}
 
@@ -16,6 +17,7 @@ def target(name: str) -> Target:
     Raises:
         TargetError: There is none.
     """
+    refuse_gap(name)
     if name not in _TARGETS:
         raise TargetError(f"target '{name}'", "there is no such target to compile for", f"There is {_listed()}.")
     module, _, attribute = _TARGETS[name].partition(":")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -47,16 +46,6 @@ def test_entry_that_is_larger_than_the_cache_is_not_kept(tmp_path: Path) -> None
     cache = Cache(tmp_path / "cache", most_bytes=50)
     cache.store("key", folder(tmp_path / "source", "", 100))
     assert cache.size() == (0, 0)
-
-
-def test_folder_of_a_process_that_died_is_removed_in_time(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache")
-    folder(cache.folder / ".dead", "")
-    folder(cache.folder / ".busy", "")
-    long_ago = time.time() - 100_000
-    os.utime(cache.folder / ".dead", (long_ago, long_ago))
-    cache.store("key", folder(tmp_path / "source", ""))
-    assert {path.name for path in cache.folder.iterdir()} == {".busy", "key"}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")

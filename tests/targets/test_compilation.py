@@ -237,6 +237,7 @@ def test_missing_target_is_one_line_with_the_command_that_fixes_it(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (["--target", "ascend", "-o", "{}/out"], "target 'ascend': it is not available: nothing here writes kernels"),
         (["--target", "tpu", "-o", "{}/out"], "target 'tpu': there is no such target to compile for"),
         (["--target", "llvm", "-o", "{}/none/out"], "the folder of the output does not exist"),
         (["--target", "llvm", "-o", "{}/in.npz"], "the output is a file"),

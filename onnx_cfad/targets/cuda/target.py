@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from platformdirs import user_cache_path
 
 from onnx_cfad.errors import TargetError
 from onnx_cfad.graph.maskable import why_not_masked
@@ -33,7 +34,6 @@ from onnx_cfad.targets.cuda.device import cupy, file_for
 from onnx_cfad.targets.cuda.instructions import decisions, decisions_in_machine_code
 from onnx_cfad.targets.cuda.kernel_body import KernelBody
 from onnx_cfad.targets.cuda.lowering import lower_bodies
-from onnx_cfad.targets.folders import cache_folder
 from onnx_cfad.targets.manifest import Manifest
 from onnx_cfad.targets.onnxruntime import OnnxRuntimeBody
 from onnx_cfad.targets.tvm import environments
@@ -190,7 +190,7 @@ def _by_relay(
             "model": str(path),
             "shapes": {name: list(feed.shape) for name, feed in feeds.items()},
             "arch": nvcc.ARCHITECTURES[0],
-            "folder": str(cache_folder() / "relay_shim"),
+            "folder": str(user_cache_path("onnx-cfad", appauthor=False) / "relay_shim"),
         }
         limits = options.limits
         answer, _ = _worker(options).call(

@@ -7,15 +7,16 @@ import dataclasses
 import hashlib
 import os
 import platform
-import secrets
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from platformdirs import user_data_path
+
 from onnx_cfad.errors import TargetError
-from onnx_cfad.targets.folders import data_folder
+from onnx_cfad.targets.gaps import refuse_gap
+from onnx_cfad.targets.scratch import scratch_folder
 from onnx_cfad.targets.tvm.builds import BUILDS
 from onnx_cfad.targets.tvm.worker import Worker
 
@@ -51,7 +52,7 @@ def requirements(kind: str) -> Path:
 def folder(kind: str) -> Path:
     """Where the environment is installed; other requirements have another folder."""
     digest = hashlib.sha256(requirements(kind).read_bytes()).hexdigest()[:12]
-    return data_folder() / "targets" / f"{kind}-{digest}"
+    return user_data_path("onnx-cfad", appauthor=False) / "targets" / f"{kind}-{digest}"
 
 
 def find(kind: str) -> Found:
@@ -69,8 +70,7 @@ def interpreter(kind: str) -> Path:
     Raises:
         TargetError: There is none, or the build is unknown.
     """
-    if kind not in BUILDS:
-        raise TargetError(f"target '{kind}'", "there is no such build of TVM", f"There are {', '.join(BUILDS)}.")
+    _check_kind(kind)
     python = find(kind).python
     if python is None:
         raise TargetError(BUILDS[kind].title, "it is not installed", f"Run: onnx-cfad targets install {kind}")
@@ -92,28 +92,25 @@ def install(kind: str, tell: Callable[[str], None] = lambda _: None) -> Path:
     Raises:
         TargetError: It cannot be installed, or does not work here.
     """
-    if kind not in BUILDS:
-        raise TargetError(f"target '{kind}'", "there is no such build of TVM", f"There are {', '.join(BUILDS)}.")
+    _check_kind(kind)
     title, final = BUILDS[kind].title, folder(kind)
     if _python(final).exists():
         return final
     _check_platform(title)
-    temporary = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        tell(f"installing {title}: an environment")
-        _run([sys.executable, "-m", "venv", str(temporary)], title, tell)
-        words = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--only-binary", ":all:"]
-        pinned = ["--require-hashes", "-r", str(requirements(kind))]
-        _run([str(_python(temporary)), *words, *pinned], title, tell)
-        tell(f"checking {title}")
-        versions(kind, _python(temporary))
-        with contextlib.suppress(OSError):  # another installation has been faster
-            temporary.rename(final)
+        with scratch_folder(final) as temporary:
+            tell(f"installing {title}: an environment")
+            _run([sys.executable, "-m", "venv", str(temporary)], title, tell)
+            words = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--only-binary", ":all:"]
+            pinned = ["--require-hashes", "-r", str(requirements(kind))]
+            _run([str(_python(temporary)), *words, *pinned], title, tell)
+            tell(f"checking {title}")
+            versions(kind, _python(temporary))
+            with contextlib.suppress(OSError):  # another installation has been faster
+                temporary.rename(final)
     except OSError as error:
         raise TargetError(title, f"cannot be installed: {error.strerror or error}: {error.filename}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return final
 
 
@@ -128,6 +125,12 @@ def versions(kind: str, python: str | os.PathLike[str]) -> dict[str, object]:
         return worker.call("versions")[0]
     finally:
         worker.close()
+
+
+def _check_kind(kind: str) -> None:
+    refuse_gap(kind)
+    if kind not in BUILDS:
+        raise TargetError(f"target '{kind}'", "there is no such build of TVM", f"There are {', '.join(BUILDS)}.")
 
 
 def _python(environment: Path) -> Path:
