@@ -22,6 +22,7 @@ from meter import HERE, Bench, Case, System
 
 from onnx_cfad.errors import TargetError
 from onnx_cfad.model import load
+from onnx_cfad.rewriters.legalise import legalise
 from onnx_cfad.targets.tvm.environments import interpreter
 from onnx_cfad.targets.tvm.whole_loop import with_shapes
 
@@ -76,15 +77,21 @@ def in_tvm(kind: str, case: Case, name: str, model: Path) -> System:
     except TargetError as error:
         return System(name, absent=error.what)
     path = model.with_name(f"{model.stem}.{kind}.onnx")
-    onnx.save(ir.to_proto(with_shapes(load(onnx.load(model)))), path)
+    onnx.save(prepared(kind, model), path)
     command = [str(python), "-W", "ignore", str(HERE / "measured_tvm.py"), kind, str(path), str(case.feeds_file)]
     done = subprocess.run(
         [*command, json.dumps({"at_most": 1, "seconds": 0})], capture_output=True, text=True, check=False
     )
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if "Refused: " in line] or done.stderr.strip().splitlines()
-        return System(name, absent="refused: " + said[-1].partition("Refused: ")[2][:200])
+        return System(name, absent="refused: " + (said[-1].partition("Refused: ")[2] or said[-1])[:200])
     return System(name, ("measured_tvm.py", kind, str(path)), python=str(python))
+
+
+def prepared(kind: str, model: Path) -> onnx.ModelProto:
+    """A model as a build of TVM gets it: with shapes, and for Relay with the operators that it knows."""
+    found = with_shapes(load(onnx.load(model)))
+    return ir.to_proto(legalise(found, kind) if kind == "relay" else found)
 
 
 def _branches(bench: Bench) -> None:

@@ -12,15 +12,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.parser
-import onnx_ir as ir
 from gradients import ours
 from meter import Bench, Case, System
-from w8_targets import in_tvm
+from w8_targets import in_tvm, prepared
 
 from onnx_cfad.errors import TargetError
-from onnx_cfad.model import load
 from onnx_cfad.targets.tvm.environments import interpreter
-from onnx_cfad.targets.tvm.whole_loop import with_shapes
 from onnx_cfad.targets.tvm.worker import Worker
 
 MODELS = {
@@ -81,7 +78,7 @@ def _compare(bench: Bench, case: Case, kind: str, seconds: float) -> None:
 def _tuned(bench: Bench, kind: str, case: Case, model: Path, name: str, seconds: float) -> System:
     """The model with the schedules that a search finds, which lie beside it."""
     path = model.with_name(f"{model.stem}.{kind}.tuned.onnx")
-    onnx.save(ir.to_proto(with_shapes(load(onnx.load(model)))), path)
+    onnx.save(prepared(kind, model), path)
     folder = path.with_suffix(".schedules")
     folder.mkdir(exist_ok=True)
     worker = Worker(kind, interpreter(kind))

@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 _YOUNG_SECONDS = 2.0
@@ -19,7 +19,7 @@ _YOUNG_SECONDS = 2.0
 
 
 @contextlib.contextmanager
-def scratch_folder(final: Path) -> Iterator[Path]:
+def scratch_folder(final: Path) -> Generator[Path, None, None]:
     """An empty hidden folder beside ``final``, to be renamed to it; it goes with the context where it still is there.
 
     What killed processes have left for the same place is removed.
