@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.folding import folded
-from onnx_cfad.adjoint.recording import attribute, key_of, live
+from onnx_cfad.adjoint.recording import attribute, key_of, live, without_bfloat16
 from onnx_cfad.adjoint.result_types import result_shape, result_types, type_of
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.element_types import FLOATING
@@ -120,6 +120,8 @@ class Builder:
         values = self._operands(inputs)
         while values and values[-1] is None:
             values.pop()
+        if op_type in without_bfloat16(self.opset) and not domain and any(map(_is_bfloat16, values)):
+            return self._called_in_float32(op_type, values, attributes, outputs)
         key = key_of(domain, op_type, values, attributes, outputs)
         if key is not None and key in self._known:
             return self._known[key]
@@ -146,6 +148,16 @@ class Builder:
         if key is not None:
             self._known[key] = result
         return result
+
+    def _called_in_float32(
+        self, op_type: str, values: Sequence[ir.Value | None], attributes: dict[str, Any], outputs: int
+    ) -> tuple[Expr, ...]:
+        """The operator between Casts: in this opset it takes no bfloat16."""
+        wide = [Expr(v, self).cast(ir.DataType.FLOAT) if v is not None and _is_bfloat16(v) else v for v in values]
+        given = [Expr(v, self) if isinstance(v, ir.Value) else v for v in wide]
+        results = self.call(op_type, given, attributes, outputs=outputs)
+        floats = [result.is_tensor and result.dtype == ir.DataType.FLOAT for result in results]
+        return tuple(r.cast(ir.DataType.BFLOAT16) if f else r for r, f in zip(results, floats, strict=True))
 
     def made(self) -> set[ir.Value]:
         """The values recorded so far."""
@@ -531,6 +543,10 @@ def scan(
         if result.has_rank:
             out.value.shape = ir.Shape([length, *_dims(result.value.shape)])
     return list(outs[: len(carries)]), list(outs[len(carries) :])
+
+
+def _is_bfloat16(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype == ir.DataType.BFLOAT16
 
 
 def cond(

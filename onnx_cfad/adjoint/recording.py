@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
+import onnx.defs
 import onnx_ir as ir
 
 from onnx_cfad.graph.regions import captured_by
@@ -47,3 +49,19 @@ def key_of(domain: str, op_type: str, values: list[ir.Value | None], attributes:
         return None
     given = repr(sorted(attributes.items())) if attributes else ""
     return (domain, op_type, tuple(map(id, values)), given, outputs)
+
+
+@functools.cache
+def without_bfloat16(opset: int) -> frozenset[str]:
+    """The operators of the default domain that take float16 in ``opset``, but not bfloat16."""
+    names = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""}
+    return frozenset(name for name in names if _lacks_bfloat16(name, opset))
+
+
+def _lacks_bfloat16(op_type: str, opset: int) -> bool:
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    types = {name for parameter in schema.inputs for name in parameter.types}
+    return "tensor(float16)" in types and "tensor(bfloat16)" not in types

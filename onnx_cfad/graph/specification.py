@@ -21,7 +21,7 @@ def specified_body(node: ir.Node, inputs: Sequence[ir.Value | None], opset: int)
         opset: The version of the node's domain.
 
     Raises:
-        UnsupportedOp: The specification has no body for that version.
+        UnsupportedOp: The specification has no body for that version, or for sizes that are not known.
     """
     domain = "" if node.domain == "ai.onnx" else node.domain
     schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)  # its stub lacks the function bodies
@@ -31,6 +31,9 @@ def specified_body(node: ir.Node, inputs: Sequence[ir.Value | None], opset: int)
         types = [_type_proto(value).SerializeToString() for value in inputs]
         complete = ir.serde.serialize_node(node).SerializeToString()
         body = onnx.FunctionProto.FromString(schema.get_context_dependent_function(complete, types))
+        if not body.node:
+            what = f"{node.op_type} has a function body for known sizes only, and those of its inputs are not known"
+            raise UnsupportedOp("", what, "Declare the shapes of its inputs.")
     else:
         raise UnsupportedOp("", f"{node.op_type} has neither a rule nor a function body", "Register a rule.")
     return body

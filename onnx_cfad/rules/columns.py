@@ -24,10 +24,9 @@ def col2im(
     pads: Sequence[int] | None,
     strides: Sequence[int] | None,
 ) -> tuple[Expr, None, None]:
-    kind = ir.DataType.FLOAT if ct.dtype == ir.DataType.BFLOAT16 else ct.dtype  # Conv takes bfloat16 from opset 22 on
-    image = op.Reshape(ct.cast(kind), concat([ct.builder.constant([-1, 1]), image_shape]))  # [N * C, 1, ...]
-    read = op.Conv(image, _units(block_shape, kind), strides=strides, dilations=dilations, pads=pads)
-    return read.cast(ct.dtype).reshape(columns.shape), None, None
+    image = op.Reshape(ct, concat([ct.builder.constant([-1, 1]), image_shape]))  # [N * C, 1, ...]
+    read = op.Conv(image, _units(block_shape, ct.dtype), strides=strides, dilations=dilations, pads=pads)
+    return read.reshape(columns.shape), None, None
 
 
 def _units(block_shape: Expr, dtype: ir.DataType) -> Expr:
