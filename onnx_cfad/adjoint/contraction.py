@@ -102,10 +102,23 @@ def outer_product_of(result: Expr) -> OuterProduct | None:
 
 def multiply_rows(product: OuterProduct, factors: Expr, matrix: Expr) -> Expr:
     """``product`` of all iterations at once: factors [N, R, K] to results [N, R, M]."""
-    flat = op.Reshape(factors, op.Concat([-1], factors.dim(2), axis=0))
-    result = op.Gemm(flat, matrix, transB=int(product.transposed))
+    result = op.Gemm(_rows_in_one(factors), matrix, transB=int(product.transposed))
     width = matrix.dim(0 if product.transposed else 1)
-    return op.Reshape(result, op.Concat(op.Shape(factors, start=0, end=2), width, axis=0))
+    return result.reshape(op.Concat(op.Shape(factors, start=0, end=2), width, axis=0))
+
+
+def _rows_in_one(x: Expr) -> Expr:
+    """Matrices [N, R, K] as one [N R, K]; K may be 0, which leaves no -1 to be found."""
+    if x.dims[2]:
+        return op.Reshape(x, op.Concat([-1], x.dim(2), axis=0))
+    return x.reshape(op.Concat(op.Mul(x.dim(0), x.dim(1)), x.dim(2), axis=0))
+
+
+def _columns_in_one(x: Expr) -> Expr:
+    """Rows [R, N, K] as one matrix [R, N K]; R may be 0."""
+    if x.has_rank and x.dims[0]:
+        return op.Reshape(x, [0, -1])
+    return x.reshape(op.Concat(x.dim(0), op.Mul(x.dim(1), x.dim(2)), axis=0))
 
 
 def total_of(contribution: Expr) -> Total | None:
@@ -131,9 +144,8 @@ def contract(product: Product, left: Expr, right: Expr, trips: int | None) -> Ex
         return _contract_stacks(product, left, right)
     if product.columns:
         left, right = (op.Transpose(x, perm=[1, 0, 2]) for x in (left, right))
-        rows = (op.Reshape(x, [0, -1]) for x in (left, right))
-        return op.Gemm(*rows, transB=1)
-    flat = [op.Reshape(x, op.Concat([-1], x.dim(2), axis=0)) for x in (left, right)]
+        return op.Gemm(*map(_columns_in_one, (left, right)), transB=1)
+    flat = [_rows_in_one(x) for x in (left, right)]
     for x, factor in zip(flat, (product.left, product.right), strict=True):
         if trips is not None and factor.shape is not None and factor.shape.is_static():
             rows, columns = factor.shape.numpy()

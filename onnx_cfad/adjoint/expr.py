@@ -163,8 +163,8 @@ class Builder:
         """The values recorded so far."""
         return {output for node in self.nodes for output in node.outputs}
 
-    def graph(self, inputs: Sequence[ir.Value], outputs: Sequence[Expr], name: str) -> ir.Graph:
-        """Closes this scope as a subgraph with ``inputs`` and ``outputs``.
+    def graph(self, inputs: Sequence[ir.Value], outputs: Sequence[Expr], name: str, *, body: bool = False) -> ir.Graph:
+        """Closes this scope as a subgraph with ``inputs`` and ``outputs``; a ``body`` gets inputs later.
 
         An output must be made by a node of the subgraph, and be returned once only: ONNX Runtime 1.32 gives silent
         zeros for a Scan body that returns its own input, or one value twice. Identity nodes see to that; a branch,
@@ -174,7 +174,7 @@ class Builder:
         results: list[ir.Value] = []
         for output in outputs:
             value = output.value
-            if not inputs and value in self._own:
+            if not inputs and not body and value in self._own:
                 if value in results or not self._owns_constants:
                     value = self._copy_of_constant(value)
                     initializers.append(value)

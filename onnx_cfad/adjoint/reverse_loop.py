@@ -106,7 +106,7 @@ class ReverseLoop:
         for state in self.states:
             assert state.result is not None
             results.append(state.result)
-        return self.builder.graph([], [*results, *self._results], "reverse")
+        return self.builder.graph([], [*results, *self._results], "reverse", body=True)
 
     def late_state(self, graph: ir.Graph, start: ir.Value, entry: ir.Value, result: ir.Value) -> None:
         """A carry added to the closed body, which reads ``entry`` already: it becomes ``result`` of each iteration."""
@@ -196,9 +196,10 @@ class ReverseLoop:
         return found
 
     def _emit_scan(self, graph: ir.Graph, outer: Builder, trips: Expr) -> tuple[list[Expr], list[Expr]]:
-        sources = [outer.expr(sliced.source) for sliced, _ in self._inputs]
+        read = [_scanned(outer.expr(sliced.source), sliced.axis) for sliced, _ in self._inputs]
+        sources, axes = [source for source, _ in read], [axis for _, axis in read]
         entries = [entry for _, entry in self._inputs]
-        axes, directions = [s.axis for s, _ in self._inputs], [int(s.backwards) for s, _ in self._inputs]
+        directions = [int(s.backwards) for s, _ in self._inputs]
         if self._index is not None or not entries:
             index = self._index or self.builder.input("step", ir.TensorType(ir.DataType.INT64), ir.Shape([])).value
             zero, one = outer.constant(np.int64(0)), outer.constant(np.int64(1))
@@ -275,8 +276,20 @@ def _type(x: Expr) -> ir.TypeProtocol:
 
 def _crashes(row: Expr, info: Stacked) -> bool:
     """Whether a Scan cannot lay out the rows: ONNX Runtime 1.32 divides by zero for empty ones off the first axis."""
-    shape = row.value.shape
-    return info.axis != 0 and shape is not None and not all(isinstance(d, int) and d > 0 for d in shape.dims)
+    return info.axis != 0 and may_be_empty(row.value.shape)
+
+
+def may_be_empty(shape: ir.Shape | None) -> bool:
+    """Whether a tensor of ``shape``, of known rank, might have no elements."""
+    return shape is not None and not all(isinstance(d, int) and d > 0 for d in shape.dims)
+
+
+def _scanned(source: Expr, axis: int) -> tuple[Expr, int]:
+    """What a Scan reads slices along ``axis`` of: with that axis in front where the slices may be empty (as above)."""
+    if axis == 0 or not may_be_empty(source.value.shape):
+        return source, axis
+    order = list(range(source.rank))
+    return op.Transpose(source, perm=[order.pop(axis), *order]), 0
 
 
 def _laid_out(x: Expr, info: Stacked) -> Expr:

@@ -281,10 +281,10 @@ class _LoopSegments:
             zeros = self.before.constant(np.zeros(rank, dtype=np.int64))
             rest = [self.before.constant(np.zeros(rank - 1, dtype=np.int64))] if rank > 1 else []
             x = op.Pad(x, concat([zeros, short, *rest]))
-        head = [self.before.constant([-1]), sizes]
-        shape = concat([*head, *_dims_after(self.before.expr(source), 1)])
-        cut = op.Reshape(x, shape)
         dims = source.shape.dims if source.shape is not None else ()
+        full = all(isinstance(d, int) and d > 0 for d in dims[1:])
+        count = self.before.constant([-1]) if full else op.Div(op.Add(rows, short), sizes)
+        cut = x.reshape(concat([count, sizes, *_dims_after(self.before.expr(source), 1)]))
         counted = static is not None and self.chosen is None
         first = -(-static // self.segment) if counted and static is not None else ir.SymbolicDim(None)
         cut.value.shape = ir.Shape([first, self.dim, *dims[1:]])
@@ -358,7 +358,7 @@ def _split_axis(x: Expr, axis: int, count: int, segment: int) -> Expr:
     axis = axis % x.rank
     head = [op.Shape(x, start=0, end=axis)] if axis else []
     middle = x.builder.constant(np.asarray([count, segment], dtype=np.int64))
-    result = op.Reshape(x, concat([*head, middle, *_dims_after(x, axis + 1)]))
+    result = x.reshape(concat([*head, middle, *_dims_after(x, axis + 1)]))
     dims = list(x.value.shape.dims) if x.value.shape is not None else []
     result.value.shape = ir.Shape([*dims[:axis], count, segment, *dims[axis + 1 :]])
     return result
@@ -370,7 +370,8 @@ def _merge_axis(x: Expr, axis: int, like: ir.Value) -> Expr:
     axis = axis % rank if axis < 0 else axis
     head = [op.Shape(x, start=0, end=axis)] if axis else []
     tail = op.Shape(x, start=axis + 2)
-    result = op.Reshape(x, concat([*head, x.builder.constant(np.asarray([-1], dtype=np.int64)), tail]))
+    both = op.Mul(op.Shape(x, start=axis, end=axis + 1), op.Shape(x, start=axis + 1, end=axis + 2))
+    result = x.reshape(concat([*head, both, tail]))
     result.value.shape = like.shape
     return result
 

@@ -97,7 +97,9 @@ def _rows(site: LoopSite, trips: int) -> list[ir.Node]:
         source = node.inputs[0] if node.op_type == "Gather" else None
         if source is None or source.shape is None or node.inputs[1] is not site.index or source.graph is site.body:
             continue
-        if source.shape[node.attributes.get_int("axis", 0)] == trips:
+        axis = node.attributes.get_int("axis", 0)
+        sized = all(isinstance(d, int) and d > 0 for d in source.shape.dims)  # else a Scan may crash off the first axis
+        if source.shape[axis] == trips and (axis == 0 or sized):
             found.append(node)
     return found
 
