@@ -23,10 +23,14 @@ from meter import HERE, Bench, Case, System
 from onnx_cfad.errors import TargetError
 from onnx_cfad.model import load
 from onnx_cfad.rewriters.legalise import legalise
+from onnx_cfad.runtime import Session
+from onnx_cfad.targets.base import Options
+from onnx_cfad.targets.compilation import compile_model
+from onnx_cfad.targets.rounding import in_float64
 from onnx_cfad.targets.tvm.environments import interpreter
 from onnx_cfad.targets.tvm.whole_loop import with_shapes
 
-PARTS = ("recurrent", "exported", "branches", "memory")
+PARTS = ("recurrent", "exported", "branches", "memory", "float64")
 
 
 def main() -> None:
@@ -34,7 +38,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=PARTS, help=f"of {', '.join(PARTS)}")
     chosen = parser.parse_args().parts
     bench = Bench("w8_targets")
-    parts: tuple[Callable[[Bench], None], ...] = (_recurrent, _exported, _branches, _memory)
+    parts: tuple[Callable[[Bench], None], ...] = (_recurrent, _exported, _branches, _memory, _float64)
     for name, part in zip(PARTS, parts, strict=True):
         if name in chosen:
             part(bench)
@@ -122,6 +126,31 @@ def _memory(bench: Bench) -> None:
         measured: dict[str, Any] = bench.measure(case, [runtime, relay], rounds=1, at_most=2)
         for system, figures in measured.items():
             bench.report({"case": name, "system": system, "growth_mib": figures.growth / 2**20})
+
+
+def _float64(bench: Bench) -> None:
+    """How far from float64 the gradients of a recurrent network are, in ONNX Runtime and by Relax."""
+    case = recurrent.case("scan", 100_000, width=8, inputs=4)
+    for plan in ("taped", "checkpointed"):
+        path = Path(ours(case, plan, plan=plan).command[1])
+        model, feeds = load(path), {name: case.feeds[name] for name in case.feeds}
+        exact = in_float64(model, feeds)
+        assert exact is not None, "ONNX Runtime runs it in float64"
+        options = Options("relax")
+        found = {
+            "ONNX Runtime": Session(model, threads=1).run(feeds),
+            "Relax": compile_model(path, "llvm", feeds=feeds, options=options, check=False).run(feeds),
+        }
+        for name in exact:
+            off = {system: _distance(results[name], exact[name]) for system, results in found.items()}
+            between = _distance(found["Relax"][name], found["ONNX Runtime"][name])
+            bench.report({"case": case.name, "plan": plan, "output": name, "from_float64": off, "between": between})
+
+
+def _distance(value: Any, exact: Any) -> float:
+    """The 2-norm of the difference relative to that of ``exact``."""
+    exact = np.asarray(exact, np.float64)
+    return float(np.linalg.norm(np.asarray(value, np.float64) - exact) / (np.linalg.norm(exact) or 1.0))
 
 
 def _nested(levels: tuple[int, ...]) -> onnx.ModelProto:

@@ -49,7 +49,7 @@ def rounding_notes(
         results: What the target gives.
         reference: What ONNX Runtime gives.
     """
-    exact = _in_float64(model, feeds)
+    exact = in_float64(model, feeds)
     if exact is None:
         return None
     notes: list[str] = []
@@ -75,14 +75,14 @@ def _moved(model: ir.Model, feeds: Feeds, exact: Mapping[str, Any]) -> dict[str,
     """How far errors of elementary functions move each output from its exact value."""
     found = dict.fromkeys(exact, 0.0)
     for draw in range(_DRAWS):
-        results = _in_float64(model, feeds, np.random.default_rng(draw))
+        results = in_float64(model, feeds, np.random.default_rng(draw))
         for name, value in (results or {}).items():
             distance = _distance(value, exact[name])
             found[name] = max(found[name], distance if np.isfinite(distance) else 0.0)
     return found
 
 
-def _in_float64(model: ir.Model, feeds: Feeds, rng: np.random.Generator | None = None) -> dict[str, Any] | None:
+def in_float64(model: ir.Model, feeds: Feeds, rng: np.random.Generator | None = None) -> dict[str, Any] | None:
     """What the model gives in float64, elementary functions off as ``rng`` draws; None: it cannot be told."""
     wide = normalise(model.clone())
     infer_types(wide)

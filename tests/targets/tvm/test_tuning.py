@@ -138,3 +138,20 @@ def test_build_that_would_crash_refuses_in_one_line(monkeypatch: pytest.MonkeyPa
 @pytest.mark.relax
 def test_pinned_relax_can_search() -> None:
     shared_worker("relax", interpreter("relax")).call("search_is_possible", {})
+
+
+@pytest.mark.relay
+def test_input_that_is_read_as_it_is_and_transposed(tmp_path: Path) -> None:
+    """A pass of Relay's forgets such an input; it is left out then. So it is in a gradient by both operands."""
+    text = """<ir_version: 8, opset_import: ["": 18]> product (float[32, 64] x, float[64, 64] w) => (float loss) {
+        a = MatMul (x, w)  h = Tanh (a)  s = Mul (h, h)  loss = ReduceSum <keepdims = 0> (s)
+    }"""
+    rng = np.random.default_rng(0)
+    feeds = {
+        "x": rng.standard_normal((32, 64)).astype(np.float32),
+        "w": rng.standard_normal((64, 64)).astype(np.float32),
+    }
+    gradient = cfad.grad(onnx.parser.parse_model(text), loss="loss", wrt=["x", "w"])
+    artifact = cfad.compile(gradient, target="llvm", build="relay", output=tmp_path / "out", feeds=feeds)
+    assert artifact.manifest.errors is not None
+    assert max(artifact.manifest.errors.values()) < 1e-5
