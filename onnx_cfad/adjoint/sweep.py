@@ -142,7 +142,9 @@ class Sweep:
     def _may_be_cut(self, node: ir.Node) -> bool:
         """Whether the cotangent of the node's result may be exactly zero where its derivative is infinite."""
         result, activity = node.outputs[0], self.activity
-        return result in activity.cuttable or (node.op_type in _POLES and result in activity.skippable)
+        if result in activity.cuttable or result in activity.singular:
+            return True
+        return node.op_type in _POLES and result in activity.skippable
 
 
 def refuse_missing_rules(graph: ir.Graph, activity: Activity, sites: ControlFlowGraph) -> None:

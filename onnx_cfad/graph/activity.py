@@ -26,12 +26,15 @@ class Activity:
             that parts of their cotangent may be exactly zero while their derivative is NaN or Inf.
         skippable: Values that reach the outputs through a branch which may not be taken, a loop which may not run, or
             a carry that an iteration may replace, and in no other way, so that their whole cotangent may be zero.
+        singular: Skippable values that depend on a result of an operator with poles (Log, Div, Sqrt, ...): they may be
+            Inf or NaN, and so may the derivative of any operator there.
     """
 
     varied: set[ir.Value]
     useful: set[ir.Value]
     cuttable: set[ir.Value]
     skippable: set[ir.Value] = dataclasses.field(default_factory=set[ir.Value])
+    singular: set[ir.Value] = dataclasses.field(default_factory=set[ir.Value])
 
     def is_active(self, value: ir.Value | None) -> bool:
         """Whether a derivative passes through ``value``."""
@@ -47,6 +50,8 @@ class Activity:
 Passes = Callable[[ir.Node], bool]
 
 _SELECTING = frozenset(("Where", "Clip", "Max", "Min", "ReduceMax", "ReduceMin", "TopK", "Compress"))
+
+_SINGULAR = frozenset(("Log", "Sqrt", "Div", "Reciprocal", "Pow", "Exp", "Acos", "Asin", "Acosh", "Atanh"))
 
 
 def find_activity(
@@ -82,20 +87,21 @@ def find_activity(
             cuttable.update(value for value in node.inputs if value in active)
     if cuttable:
         _Backward(cuttable, passes).graph(graph)
-    skippable = {*cut, *(value for node in nodes_of(graph) for value in _read_at_times(node))} & active
+    skippable = {*cut, *(value for node in nodes_of(graph) for value in _read_in_some_runs(node))} & active
     if skippable:
         _Backward(skippable, passes).graph(graph)
         certain = set(seeded)
         _BackwardInAnyCase(certain, passes, frozenset(cut)).graph(graph)
         skippable -= certain
-    return Activity(varied, useful, cuttable, skippable)
+    singular = {output for node in nodes_of(graph) if node.op_type in _SINGULAR for output in node.outputs}
+    singular = reached(graph, singular, lambda _, __: True) & skippable if singular and skippable else set()
+    return Activity(varied, useful, cuttable, skippable, singular)
 
 
-def _read_at_times(node: ir.Node) -> set[ir.Value]:
-    """The values that one branch of an If reads and the other does not, or that a Loop reads if it runs, or if not."""
+def _read_in_some_runs(node: ir.Node) -> set[ir.Value]:
+    """The values that an If or a Loop may read: in a branch, in an iteration, or where there is none."""
     if is_branch(node):
-        reads = [captured_by_graph(branch) for branch in branch_site(node).branches]
-        return set(reads[0]) ^ set(reads[1])
+        return {value for branch in branch_site(node).branches for value in captured_by_graph(branch)}
     if not is_loop(node):
         return set()
     site = loop_site(node)

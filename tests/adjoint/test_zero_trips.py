@@ -119,3 +119,31 @@ def test_a_pole_that_every_iteration_reads_is_infinite() -> None:
     assert "Where" not in {node.op_type for node in gradient.graph.node}  # no guard where there is nothing to cut
     found = run_ort(gradient, {"z": np.asarray([0.0, 0.5]), "n": np.asarray(2), "y_grad": np.ones(2)})
     np.testing.assert_array_equal(found["z_grad"], [np.inf, 8.0])
+
+
+def test_nan_behind_a_pole_stays_where_no_branch_reads_it() -> None:
+    """Sin has no pole, but what it meets is NaN; one branch reads it in a loop that does not run, the other in vain."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+    pole (double[2] z, double[2] w, int64 n, bool p) => (double[2] y) {
+        x = Log (z)
+        d = Sub (x, x)
+        s = Sin (d)
+        y = If (p) <
+            then_branch = t () => (double[2] a) {
+                a = Loop (n, , w) <body = step (int64 i, bool go, double[2] h) => (bool on, double[2] next) {
+                    on = Identity (go)
+                    next = Mul (h, s)
+                }>
+            },
+            else_branch = e () => (double[2] b) {
+                unread = Cos (s)
+                b = Neg (w)
+            }>
+    }""")
+    gradient = cfad.vjp(model, wrt=["z", "w"]).proto()
+    check_emitted(gradient)
+    feeds = {"z": np.zeros(2), "w": np.ones(2), "n": np.asarray(0), "y_grad": np.ones(2)}
+    for taken, slope in ((True, 1), (False, -1)):
+        found = run_ort(gradient, {**feeds, "p": np.asarray(taken)})
+        np.testing.assert_array_equal(found["z_grad"], np.zeros(2))
+        np.testing.assert_array_equal(found["w_grad"], np.full(2, slope))
