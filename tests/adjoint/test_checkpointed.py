@@ -50,7 +50,8 @@ def test_agrees_with_the_full_tape(name: str, segment: int, levels: int) -> None
 
 @pytest.mark.parametrize("settings", [{"segment": -1}, {"segment": 4, "levels": 1}, {"segment": 0, "levels": 3}])
 def test_refuses_settings_that_mean_nothing(settings: dict[str, Any]) -> None:
-    with pytest.raises(PlanError, match="Use (a segment up to 1,000,000,000,000 and 2 to 8 levels|segment >= 1, or segment 0 with two levels)"):
+    remedy = "a segment up to 1,000,000,000,000 and 2 to 8 levels|segment >= 1, or segment 0 with two levels"
+    with pytest.raises(PlanError, match=f"Use ({remedy})"):
         Checkpointed(**settings)
 
 
