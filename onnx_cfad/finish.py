@@ -14,6 +14,7 @@ from onnx_cfad.names import InterfaceNames
 from onnx_cfad.rewriters.hide_ranks import HideRanksPass
 from onnx_cfad.rewriters.prune import PruneDeadValuesPass
 from onnx_cfad.rewriters.release import release_readers_outside
+from onnx_cfad.rewriters.turn_vector_products import TurnVectorProductsPass
 
 Declared = Mapping[str, ir.Shape | None]
 
@@ -42,6 +43,7 @@ def finish(
     Returns:
         A warning for each such shape.
     """
+    TurnVectorProductsPass()(model)
     release_readers_outside(model)
     PruneDeadValuesPass(primal)(model)
     HideRanksPass()(model)

@@ -406,6 +406,36 @@ def test_rank_is_not_the_size_of_a_shape() -> None:
     assert not sizes
 
 
+TURNED = {
+    "matrix": ("double[2, 3] a", "t = Transpose (a)  y = MatMul (t, v)"),
+    "symbolic": ("double[B, N] a", "t = Transpose (a)  y = MatMul (t, v)"),
+    "cast": ("float[2, 3] a", "t = Transpose (a)  w = Cast <to = 11> (t)  y = MatMul (w, v)"),
+    "stack": ("double[4, 2, 3] a", "t = Transpose <perm = [0, 2, 1]> (a)  y = MatMul (t, v)"),
+}
+
+
+@OPTIMISED
+@pytest.mark.parametrize("form", TURNED)
+def test_transposed_matrix_times_a_vector(form: str, optimise: bool) -> None:
+    declared, nodes = TURNED[form]
+    text = f"g ({declared}, double[B] v) => (double[...] y) {{ {nodes} }}".replace("double[...] y", "double[] y")
+    proto = model(text)
+    proto.graph.output[0].type.tensor_type.shape.Clear()
+    for _ in range(2 if form == "stack" else 1):
+        proto.graph.output[0].type.tensor_type.shape.dim.add()
+    kind = np.float32 if form == "cast" else np.float64
+    a = np.arange(24.0).reshape(4, 2, 3).astype(kind) if form == "stack" else np.arange(6.0).reshape(2, 3).astype(kind)
+    v, turned = np.asarray([0.5, -2.0]), a.swapaxes(-1, -2)
+    ct = np.ones(turned.shape[:-1])
+    found = run_ort(cfad.vjp(proto).proto(), {"a": a, "v": v, "y_grad": ct}, optimise=optimise)
+    np.testing.assert_allclose(found["y"], turned @ v, rtol=1e-12)
+    np.testing.assert_allclose(found["v_grad"], turned.reshape(-1, 2).sum(0), rtol=1e-12)
+    np.testing.assert_allclose(found["a_grad"], np.broadcast_to(v[:, None], a.shape), rtol=1e-6)
+    validation = cfad.validate(proto, feeds={"a": a, "v": v})
+    assert validation.holds, str(validation)
+    assert "a transposed matrix times a vector" in validation.remarks[0]
+
+
 @pytest.mark.parametrize("rows", [0, 2])
 @pytest.mark.parametrize("plan", ["taped", "checkpointed"])
 def test_scan_over_columns_of_which_each_is_empty(rows: int, plan: str) -> None:
