@@ -18,7 +18,8 @@ from onnx_cfad.graph.profile import Profile, profile_from_json
 from onnx_cfad.graph.regions import control_flow
 from onnx_cfad.model import fingerprint, normalise
 from onnx_cfad.options import Options
-from onnx_cfad.plan.choose import BRANCHES, choose_adjoints
+from onnx_cfad.plan.branch_choice import BRANCHES
+from onnx_cfad.plan.choose import choose_adjoints
 from onnx_cfad.plan.plan import Plan, plan_from_json
 from onnx_cfad.simplify import simplify_branches
 from onnx_cfad.sizes import parse_bytes

@@ -56,6 +56,9 @@ class LoopCost:
 Measured = Mapping[ir.Node, int]
 """Iterations of loops, from a profile."""
 
+Planned = Mapping[ir.Node, int]
+"""Bytes that loops keep as they are planned, for one execution."""
+
 
 def loop_cost(
     node: ir.Node,
@@ -63,6 +66,7 @@ def loop_cost(
     measured: Measured | None = None,
     unknown: int = UNKNOWN_SHAPE,
     widest: int = EXACT,
+    inside: Planned | None = None,
 ) -> LoopCost:
     """The cost of the loop ``node``.
 
@@ -72,6 +76,7 @@ def loop_cost(
         measured: Iterations of loops that a profile knows.
         unknown: Bytes that a value of unknown shape counts as; 0 for what is certain.
         widest: Bytes of an element of the tape at most; carries kept as checkpoints are exact.
+        inside: What loops inside keep, where it is no full tape.
     """
     site, measured = loop_site(node), measured or {}
     trips, assumed = _trips(site, assumed_trips)
@@ -80,7 +85,7 @@ def loop_cost(
     carries = [c.entry for c in site.carries if carries_derivative(c.entry)]
     carry = sum(bytes_of(entry, unknown) for entry in carries)
     taped = sum(bytes_of(entry, unknown, widest) for entry in carries)
-    residuals = tape_bytes(site.body, assumed_trips, measured, unknown, widest)
+    residuals = tape_bytes(site.body, assumed_trips, measured, unknown, widest, inside)
     return LoopCost(trips, assumed, carry, taped, taped + residuals)
 
 
@@ -111,15 +116,19 @@ def tape_bytes(
     measured: Measured | None = None,
     unknown: int = UNKNOWN_SHAPE,
     widest: int = EXACT,
+    inside: Planned | None = None,
 ) -> int:
     """Bytes of what a reverse pass over ``nodes`` may read, at most, with elements of at most ``widest`` bytes."""
     total = 0
     for node in nodes:
-        if is_loop(node):
-            inner = loop_cost(node, assumed_trips, measured, unknown, widest)
+        if inside is not None and node in inside:
+            total += inside[node]
+        elif is_loop(node):
+            inner = loop_cost(node, assumed_trips, measured, unknown, widest, inside)
             total += inner.trips * inner.iteration
         elif is_branch(node):
-            total += max(tape_bytes(b, assumed_trips, measured, unknown, widest) for b in branch_site(node).branches)
+            branches = branch_site(node).branches
+            total += max(tape_bytes(b, assumed_trips, measured, unknown, widest, inside) for b in branches)
         elif node.op_type not in _COPIES:
             total += sum(bytes_of(output, unknown, widest) for output in node.outputs if carries_derivative(output))
     return total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onnx_cfad.adjoint.checkpointed import Checkpointed
+from onnx_cfad.adjoint.checkpointed import MOST_LEVELS, Checkpointed
 from onnx_cfad.options import Options
 from onnx_cfad.plan.plan import Decision
 
@@ -12,15 +12,13 @@ from onnx_cfad.plan.plan import Decision
 def over_memory(options: Options, outermost: Iterable[Decision]) -> tuple[str, ...]:
     """A sentence where the tapes of the ``outermost`` loops take more than they may, although the plan is automatic.
 
-    Two levels of checkpoints are a choice of time; more of them take less memory, and are the user's to ask for.
+    The plan has as many levels of checkpoints as it takes, unless the user says how many.
     """
     decisions = list(outermost)
     used = sum(decision.bytes or 0 for decision in decisions)
     if options.plan != "auto" or used <= options.memory or all(d.reason == "as asked" for d in decisions):
         return ()
     deepest = max((d.adjoint.levels for d in decisions if isinstance(d.adjoint, Checkpointed)), default=0)
-    remedy = f"; --levels {deepest + 1} takes less of a long loop" if 0 < deepest < _MOST_LEVELS else ""
+    few = options.levels is not None and 0 < deepest < MOST_LEVELS
+    remedy = f"; --levels {deepest + 1} takes less of a long loop" if few else ""
     return (f"the tapes take {used:,} bytes, more than the {options.memory:,} of memory{remedy}",)
-
-
-_MOST_LEVELS = 8

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 _SCAN_BOUNDARY, _LOOP_BOUNDARY = 1.0, 2.0  # copies of a boundary carry: a Scan output, a Loop output (measured)
 _SEGMENT = 2.0  # states alive for each taped byte of a segment, its stacked cotangents included (measured)
 _SHORTEST = 16  # iterations: below, the overhead of the outer loop shows
+_TRIED = 4096  # segment lengths
 _LARGE, _SHORTEST_OF_LARGE = 1 << 18, 4  # bytes of tape an iteration: its own work is far more than that overhead
 
 
@@ -89,3 +90,13 @@ def best_segment(trips: int, carry: int, iteration: int, *, divides: bool, level
     size = levels - 1
     near = [s for s in range(max(1, int(ideal / 2)), int(ideal * 2) + 2) if trips % s**size == 0]
     return min(near, key=lambda s: abs(math.log(s / ideal))) if near else max(1, round(ideal))
+
+
+def least_segment(trips: int, carry: int, iteration: int, *, levels: int) -> int:
+    """The segment length up to twice the root of the trip count that keeps the fewest bytes, whatever its overhead."""
+    longest = min(int(2 * max(trips, 1) ** (1 / levels)) + 1, _TRIED)
+
+    def peak(segment: int) -> int:
+        return Schedule(trips, segment, levels).peak_bytes(carry, iteration)
+
+    return min(range(1, longest + 1), key=peak)

@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 
 import onnx_cfad as cfad
-from onnx_cfad.plan import choose
+from onnx_cfad.plan import branch_choice
 from onnx_cfad.plan.plan import Decision
 
 SITE = "main/loop/body/choice"
@@ -67,8 +67,8 @@ def test_a_branch_whose_residuals_are_few_beside_what_enters_it_is_saved() -> No
 
 def test_a_branch_of_many_nodes_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "recomputed" in str(decision(2_000, CHEAP).adjoint)
-    rules = dataclasses.replace(choose.BRANCHES["ort"], nodes=7)
-    monkeypatch.setitem(choose.BRANCHES, "ort", rules)
+    rules = dataclasses.replace(branch_choice.BRANCHES["ort"], nodes=7)
+    monkeypatch.setitem(branch_choice.BRANCHES, "ort", rules)
     assert str(decision(2_000, CHEAP).adjoint) == "Routed(residuals='saved')"
 
 
