@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
+import onnx.defs
 import onnx_ir as ir
 
 from onnx_cfad.dimension_names import plain_dimension_names
@@ -20,20 +23,24 @@ _BODY_OPSET = 26  # what bodies that import no opset are written for: the oldest
 _DOMAIN = "onnx_cfad.body"
 
 
-def expand_bodies(model: ir.Model) -> bool:
-    """Replaces every operator of ``EXPANDED`` in ``model``, which has no functions, by its body; whether there was one.
+def expand_bodies(model: ir.Model, operators: Collection[tuple[str, str]] = EXPANDED) -> bool:
+    """Replaces operators of ``model``, which has no functions, by their bodies; whether there was one.
+
+    Args:
+        model: The model, changed in place.
+        operators: Domain and name of those to replace.
 
     Raises:
         ModelError: The type of an input, which the body depends on, is not known.
     """
     nodes = nodes_of(model.graph)
-    if not any((node.domain, node.op_type) in EXPANDED for node in nodes):
+    if not any((node.domain, node.op_type) in operators for node in nodes):
         return False
     typed = model.clone()  # inference overwrites what the author declared
     plain_dimension_names(typed)
     infer_types(typed)
     for node, twin in zip(nodes, nodes_of(typed.graph), strict=True):
-        if (node.domain, node.op_type) in EXPANDED:
+        if (node.domain, node.op_type) in operators:
             with Blamed(node, "its body cannot be written out", model):
                 _call_body(model, node, twin)
     stamp_versions(model)
@@ -60,7 +67,8 @@ def _call_body(model: ir.Model, node: ir.Node, twin: ir.Node) -> None:
     proto.attribute.extend(declared)
     function = ir.serde.deserialize_function(proto)
     function.opset_imports.setdefault("", max(_BODY_OPSET, model.opset_imports.get("", _BODY_OPSET)))
-    attributes = [attribute for name, attribute in node.attributes.items() if name in function.attributes]
+    given = [attribute for name, attribute in node.attributes.items() if name in function.attributes]
+    attributes = [*given, *_defaults(node, declared, model.opset_imports[node.domain])]
     call = ir.Node(_DOMAIN, function.name, node.inputs, attributes, num_outputs=len(kept), name=node.name)
     model.functions[function.identifier()] = function
     model.opset_imports[_DOMAIN] = 1
@@ -70,3 +78,10 @@ def _call_body(model: ir.Model, node: ir.Node, twin: ir.Node) -> None:
     for new, output in zip(call.outputs, old, strict=False):
         new.type, new.shape = output.type, output.shape
     ir.convenience.replace_nodes_and_values(graph, node, [node], [call], old, call.outputs[: len(old)])
+
+
+def _defaults(node: ir.Node, declared: Iterable[str], opset: int) -> list[ir.Attr]:
+    """What the specification gives the attributes that a body reads and ``node`` does not have."""
+    known = onnx.defs.get_schema(node.op_type, opset, node.domain).attributes
+    absent = (known[name].default_value for name in declared if name not in node.attributes)
+    return [ir.serde.deserialize_attribute(value) for value in absent if value.type]

@@ -149,7 +149,19 @@ def shape(op: Recorder, node: ir.Node) -> ir.Value | None:
     return op.Slice(whole, op.ints(start), op.ints(2**62 if end is None else end), op.ints(0))
 
 
+def mod(op: Recorder, node: ir.Node) -> ir.Value | None:
+    """The remainder of several integers by a division: LLVM 22 refuses the vectors that Relay makes of it."""
+    a, b, made = input_of(node, 0), input_of(node, 1), node.outputs[0]
+    whole = a.dtype in (ir.DataType.INT64, ir.DataType.INT32) and not node.attributes.get_int("fmod", 0)
+    if not whole or (made.shape is not None and all(d == 1 for d in made.shape)):
+        return None
+    rest = op.Sub(a, op.Mul(op.Div(a, b), b))
+    turned = op.And(op.Not(op.Equal(rest, 0)), op.Xor(op.Less(rest, 0), op.Less(b, 0)))
+    return op.Where(turned, op.Add(rest, b), rest)
+
+
 RELAY: dict[str, Decomposition] = {
+    "Mod": mod,
     "Shape": shape,
     "Constant": constant,
     "Gelu": gelu,

@@ -11,6 +11,7 @@ from onnx_cfad.graph.regions import LoopSite, control_flow, subgraphs_of
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.rewriters.decompose_for_tvm import RELAX, RELAY
+from onnx_cfad.rewriters.decompose_max_pool import MAX_POOL
 from onnx_cfad.rewriters.decompose_operators import DecomposeOperatorsPass, Decomposition
 from onnx_cfad.rewriters.decompose_reductions import REDUCTIONS
 from onnx_cfad.rewriters.expand_recurrent import RECURRENT
@@ -21,8 +22,8 @@ from onnx_cfad.rewriters.strip_mine import StripMinePass
 from onnx_cfad.rewriters.supply_limits import SupplyLimitsPass
 
 TABLES: dict[str, dict[str, Decomposition]] = {
-    "relay": {**RELAY, **REDUCTIONS, **RECURRENT},
-    "relax": {**RELAX, **REDUCTIONS, **RECURRENT},
+    "relay": {**RELAY, **REDUCTIONS, **RECURRENT, **MAX_POOL},
+    "relax": {**RELAX, **REDUCTIONS, **RECURRENT, **MAX_POOL},
 }
 """What is decomposed for each target."""
 

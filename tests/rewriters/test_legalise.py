@@ -16,6 +16,7 @@ from onnx.backend.test.case.node import collect_testcases
 from onnx_cfad.errors import TargetError
 from onnx_cfad.model import load, normalise
 from onnx_cfad.rewriters.decompose_for_tvm import RELAX, RELAY
+from onnx_cfad.rewriters.decompose_max_pool import MAX_POOL
 from onnx_cfad.rewriters.decompose_operators import known
 from onnx_cfad.rewriters.decompose_reductions import REDUCTIONS
 from onnx_cfad.rewriters.expand_recurrent import RECURRENT
@@ -23,7 +24,7 @@ from onnx_cfad.rewriters.legalise import TABLES, legalise, legalise_operators
 from tests.graph.reading import dims, nodes, parsed
 from tests.rewriters.check_pass import run
 
-OPERATORS = (*RELAY, *RELAX, *REDUCTIONS, *RECURRENT)
+OPERATORS = (*RELAY, *RELAX, *REDUCTIONS, *RECURRENT, *MAX_POOL)
 LEFT_OUT = ("_expanded", "seed", "training_dropout", "int4", "float8", "empty_set", "ratio")
 
 
@@ -92,6 +93,8 @@ def is_denied(node: ir.Node) -> bool:
         (node.op_type == "Gelu" and named.get_string("approximate", "none") == "tanh")
         or (node.op_type == "BatchNormalization" and bool(named.get_int("training_mode", 0)))
         or (node.op_type in {"ScatterElements", "ScatterND"} and named.get_string("reduction", "") == "none")
+        or (node.op_type == "MaxPool" and len(node.outputs) > 1)
+        or (node.op_type == "Shape" and ("start" in named or "end" in named))
         or (node.op_type == "Pad" and len(node.inputs) > 3)
         or (node.op_type == "ConvTranspose" and any(d != 1 for d in named.get_ints("dilations", ())))
     )

@@ -33,6 +33,7 @@ from onnx_cfad.targets.tvm.bisect import blame
 from onnx_cfad.targets.tvm.builds import BUILDS
 from onnx_cfad.targets.tvm.hosted import Plan, hosted, run_hosted
 from onnx_cfad.targets.tvm.signatures import signature_of
+from onnx_cfad.targets.tvm.specified import with_bodies
 from onnx_cfad.targets.tvm.step import Step
 from onnx_cfad.targets.tvm.tuning import Outcome, Tunable, tune
 from onnx_cfad.targets.tvm.whole_loop import why_not_whole, with_shapes
@@ -75,7 +76,7 @@ class Llvm(Target):
         order = branch_order(model, options.profile)
         if options.tune is not None:
             step.call("search_is_possible", {})
-        model = _with_inputs_of(model, feeds)
+        model = with_bodies(_with_inputs_of(model, feeds), kind)
         model = with_shapes(model) if kind == "relax" else legalise_operators(model, kind)
         infer_types(model)
         notes: list[str] = []
