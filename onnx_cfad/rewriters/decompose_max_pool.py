@@ -49,7 +49,8 @@ def _taps(node: ir.Node, sizes: tuple[int, ...], outs: tuple[int, ...]) -> tuple
     taps = np.indices(kernel).reshape(len(kernel), -1, 1) * np.reshape(dilations, (-1, 1, 1))
     starts = np.indices(outs).reshape(len(kernel), 1, -1) * np.reshape(strides, (-1, 1, 1))
     coordinates = starts + taps - np.reshape(begins, (-1, 1, 1))
-    return coordinates, ((coordinates >= 0) & (coordinates < np.reshape(sizes, (-1, 1, 1)))).all(0)
+    inside = (coordinates >= 0) & (coordinates < np.reshape(sizes, (-1, 1, 1)))
+    return coordinates, np.logical_and.reduce(inside, axis=0)
 
 
 def _numbers(coordinates: np.ndarray, sizes: tuple[int, ...], *, column_major: bool) -> np.ndarray:

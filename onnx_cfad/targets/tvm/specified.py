@@ -7,8 +7,10 @@ import onnx_ir as ir
 from onnx_cfad.expand_bodies import expand_bodies
 from onnx_cfad.model import normalise
 
-_BOTH = ("CausalConvWithState", "CenterCropPad", "HammingWindow", "HannWindow", "BlackmanWindow")
-_BOTH += ("RotaryEmbedding", "SwiGLU", "Swish")
+_BOTH = (
+    *("CausalConvWithState", "CenterCropPad", "HammingWindow", "HannWindow"),
+    *("BlackmanWindow", "RotaryEmbedding", "SwiGLU", "Swish"),
+)
 LACKING = {
     "relay": frozenset(("", name) for name in (*_BOTH, "AffineGrid", "GroupNormalization", "RMSNormalization")),
     "relax": frozenset(("", name) for name in (*_BOTH, "Celu", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")),

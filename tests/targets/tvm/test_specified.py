@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 from onnx.backend.test.case.node import collect_testcases
+from onnx.reference import ReferenceEvaluator
 
 from onnx_cfad.model import load, normalise
 from onnx_cfad.targets.base import Options
@@ -47,7 +48,7 @@ def test_body_computes_what_the_operator_does(name: str) -> None:
         model = with_bodies(normalise(load(test.model)), kind)
         assert name not in operators(model)
         inputs, expected = ([array(v) for v in values] for values in (test.data_sets or [([], [])])[0])
-        reference = onnx.reference.ReferenceEvaluator(ir.to_proto(model))
+        reference = ReferenceEvaluator(ir.to_proto(model))
         feeds = dict(zip((v.name for v in test.model.graph.input), inputs, strict=True))
         for found, wanted in zip(reference.run(None, feeds), expected, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5, err_msg=test.name)
