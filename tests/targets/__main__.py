@@ -37,9 +37,10 @@ Runtime: the largest error of an output relative to its largest element may be 1
 program of the build's own machine; *host*: compiled bodies that a host program drives; *refused*: an error that says
 why; *differs*: an output is over the tolerance, so `onnx-cfad compile` refuses it too.
 
-A form that a model's plan refuses has no row. What is left out was not run. Where the exact value is zero, such as the
-residual of a fixed point (`fixed_point_of_two_carries`) or the gradient by a bias in front of a softmax
-(`alphafold_recycling`), what differs is rounding.
+A form that a model's plan refuses has no row. What is left out was not run. An error over the tolerance is rounding
+where the results are about as far from those of the model in float64 as ONNX Runtime's are: where the exact value is
+zero, such as the residual of a fixed point (`fixed_point_of_two_carries`) or the gradient by a bias in front of a
+softmax (`alphafold_recycling`), and in a loop that makes small errors large (`slice_of_carry_by_index`).
 
 """
 

@@ -50,7 +50,7 @@ def test_body_computes_what_the_operator_does(name: str) -> None:
         inputs, expected = ([array(v) for v in values] for values in (test.data_sets or [([], [])])[0])
         reference = ReferenceEvaluator(ir.to_proto(model))
         feeds = dict(zip((v.name for v in test.model.graph.input), inputs, strict=True))
-        for found, wanted in zip(reference.run(None, feeds), expected, strict=True):
+        for found, wanted in zip(map(array, reference.run(None, feeds)), expected, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5, err_msg=test.name)
 
 
