@@ -22,7 +22,7 @@ from onnx_cfad.collector import resting_collector
 from onnx_cfad.diagnostics import convergence_outputs
 from onnx_cfad.errors import ModelError
 from onnx_cfad.expand import expand_training
-from onnx_cfad.finish import declare_shapes, finish
+from onnx_cfad.finish import declared_in, finish
 from onnx_cfad.graph.activity import Activity, find_activity
 from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.regions import ControlFlowGraph, control_flow, is_loop, loop_site
@@ -148,7 +148,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     model = expand_training(normalise(source))
     check_directions(options, model.graph)
     before = node_count(model)
-    declared = declare_shapes(model)
+    declared = declared_in(model)
     types = simplify_branches(model, options)
     HoistInvariantsPass()(model)
     mark_straight_through(model, known_estimators(options))

@@ -1,8 +1,9 @@
-"""The last steps of a transformation: dead values out, shapes declared as far as they are certain."""
+"""The last steps of a transformation: dead values and initializers out, shapes declared as far as they are certain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
@@ -16,15 +17,39 @@ from onnx_cfad.rewriters.prune import PruneDeadValuesPass
 from onnx_cfad.rewriters.release import release_readers_outside
 from onnx_cfad.rewriters.turn_vector_products import TurnVectorProductsPass
 
-Declared = Mapping[str, ir.Shape | None]
-
 _NOTE = "pkg.onnx_shape_inference.sym_data"  # what onnx-shape-inference keeps on the values it knows
 
 
-def declare_shapes(model: ir.Model) -> Declared:
-    """The shapes of the model's inputs and outputs as their author wrote them, by name."""
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """What the author of a model wrote.
+
+    Attributes:
+        shapes: Those of inputs and outputs, by name.
+        spare: The initializers that nothing reads.
+    """
+
+    shapes: Mapping[str, ir.Shape | None]
+    spare: frozenset[str]
+
+
+def declared_in(model: ir.Model) -> Declared:
+    """What the author wrote."""
     values = (*model.graph.inputs, *model.graph.outputs)
-    return {v.name or "": None if v.shape is None else v.shape.copy() for v in values}
+    shapes = {v.name or "": None if v.shape is None else v.shape.copy() for v in values}
+    return Declared(shapes, frozenset(value.name or "" for value in _unread(model)))
+
+
+def _unread(model: ir.Model) -> list[ir.Value]:
+    held = (value for graph in graphs_of(model.graph) for value in graph.initializers.values())
+    return [v for v in held if not (v.uses() or v.is_graph_output() or v.is_graph_input())]
+
+
+def _drop_unread(model: ir.Model, kept: Collection[str]) -> None:
+    """Removes the initializers that nothing reads any more: ONNX Runtime names each in every session."""
+    for value in _unread(model):
+        if value.name not in kept and value.graph is not None:
+            del value.graph.initializers[value.name or ""]
 
 
 def finish(
@@ -36,6 +61,9 @@ def finish(
 ) -> tuple[str, ...]:
     """Prunes ``model`` and settles its shapes; the ``primal`` nodes of the main graph stay.
 
+    An initializer that is read no more goes: to change it would change nothing. One that was spare already stays, and
+    so does one that is differentiated by.
+
     Seeds, tangents and what they give have a leading axis of ``directions`` unless that is None.
 
     Where the author declared a shape that cannot be, the one that the graph proves takes its place.
@@ -46,8 +74,10 @@ def finish(
     TurnVectorProductsPass()(model)
     release_readers_outside(model)
     PruneDeadValuesPass(primal)(model)
+    _drop_unread(model, {*declared.spare, *names.gradients, *names.tangents})
     HideRanksPass()(model)
-    author = _symbols_of(declared)
+    shapes = declared.shapes
+    author = _symbols_of(shapes)
     doubtful = _inside_branches(model.graph)
     for graph in graphs_of(model.graph):
         for value in (*graph.inputs, *graph.outputs, *(o for node in graph for o in node.outputs)):
@@ -55,7 +85,7 @@ def finish(
             value.metadata_props.pop(_NOTE, None)
     parts = (names.seeds, names.gradients, names.tangents, names.pushed)
     pairs = [pair for part in parts for pair in part.items()]
-    interface = {**{g: _stacked(declared[name], directions) for name, g in pairs if name in declared}, **declared}
+    interface = {**{g: _stacked(shapes[name], directions) for name, g in pairs if name in shapes}, **shapes}
     owners = {given: name for name, given in pairs}
     wrong: dict[str, str] = {}
     for value in (*model.graph.inputs, *model.graph.outputs):
@@ -115,8 +145,8 @@ def _contradicts(declared: ir.Shape, found: ir.Shape | None) -> bool:
     return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
 
 
-def _symbols_of(declared: Declared) -> set[str]:
-    return {str(d.value) for s in declared.values() if s is not None for d in s.dims if isinstance(d, ir.SymbolicDim)}
+def _symbols_of(shapes: Mapping[str, ir.Shape | None]) -> set[str]:
+    return {str(d.value) for s in shapes.values() if s is not None for d in s.dims if isinstance(d, ir.SymbolicDim)}
 
 
 def _settled(shape: ir.Shape | None, author: set[str]) -> ir.Shape | None:

@@ -31,7 +31,7 @@ from onnx_cfad.differentiate import (
 )
 from onnx_cfad.errors import ModelError, PlanError
 from onnx_cfad.expand import expand_training
-from onnx_cfad.finish import declare_shapes, finish
+from onnx_cfad.finish import declared_in, finish
 from onnx_cfad.graph.activity import reached_from_selection
 from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.regions import control_flow
@@ -79,7 +79,7 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
     model = expand_training(normalise(source))
     check_directions(options, model.graph)
     before = node_count(model)
-    declared = declare_shapes(model)
+    declared = declared_in(model)
     types = simplify_branches(model, options)
     HoistInvariantsPass()(model)
     mark_straight_through(model, known_estimators(options))

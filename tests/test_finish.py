@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import onnx_cfad as cfad
+from onnx_cfad.forward import derive
+from onnx_cfad.model import load
+from onnx_cfad.options import Options
 from tests.adjoint.agreement import all_makers
 from tests.corpus import CORPUS
 from tests.onnx_text import model
@@ -116,3 +121,44 @@ def test_nothing_that_was_taken_out_reads_what_is_left(name: str) -> None:
     with contextlib.suppress(cfad.PlanError):
         results.append(cfad.vjp(example.model, wrt=wrt, outputs=outputs, plan="unrolled"))
     assert [readers_outside(result.model) for result in results] == [[]] * len(results)
+
+
+COUNTED = """c (float[4] x) => (float[1] y)
+<int64 n = {50}, bool go = {1}, float[4] w = {1, 2, 3, 4}, float[4] spare = {1, 2, 3, 4}> {
+    z = Loop (n, go, x) <body = step (int64 i, bool c, float[4] a) => (bool d, float[4] b) {
+        d = Identity (c)
+        t = Mul (a, w)
+        b = Sin (t)
+    }>
+    y = ReduceSum <keepdims = 1> (z)
+}"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(mode="forward"),
+        Options(),
+        Options(plan="checkpointed"),
+        Options(loss="y", mode="hvp"),
+        Options(plan="unrolled"),
+    ],
+)
+@pytest.mark.parametrize("wrt", [("x",), ("w", "spare")])
+def test_initializers_that_are_read_no_more_are_gone(
+    options: Options, wrt: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The author's own that nothing read stay."""
+    emitted = derive(load(model(COUNTED)), dataclasses.replace(options, wrt=wrt)).proto()
+    check_emitted(emitted)
+    assert {"w", "spare"} <= {initializer.name for initializer in emitted.graph.initializer}
+    capfd.readouterr()
+    onnxruntime.InferenceSession(emitted.SerializeToString())
+    told = [line for line in capfd.readouterr().err.splitlines() if "Removing initializer" in line]
+    assert [line for line in told if "'spare'" not in line] == []
+
+
+def test_weight_that_no_output_reads_stays_where_it_is_differentiated_by() -> None:
+    emitted = cfad.vjp(model(COUNTED), wrt=["x", "spare"]).proto()
+    assert "spare_grad" in {output.name for output in emitted.graph.output}
+    assert "spare" in {initializer.name for initializer in emitted.graph.initializer}
