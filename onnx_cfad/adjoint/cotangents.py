@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -60,24 +61,26 @@ class Cotangents:
 
 def accumulate(contributions: list[Expr | Update], value: ir.Value, start: Expr | None) -> Expr | None:
     """Sums ``contributions`` to the cotangent of ``value`` onto ``start``; tensors first, then updates."""
-    total = start
-    for contribution in contributions:
-        if isinstance(contribution, Expr):
-            total = contribution if total is None else _sum(total, contribution)
-            if total.value.shape is None and total.is_tensor:
-                total.value.shape = value.shape
+    parts = [*([] if start is None else [start]), *(part for part in contributions if isinstance(part, Expr))]
+    total = _sum(parts) if parts else None
+    if total is not None and total.value.shape is None and total.is_tensor:
+        total.value.shape = value.shape
     for contribution in contributions:
         if isinstance(contribution, Update):
             total = contribution.apply(total)
     return total
 
 
-def _sum(a: Expr, b: Expr) -> Expr:
-    if not a.is_tensor:
+def _sum(parts: Sequence[Expr]) -> Expr:
+    first, *others = parts
+    if not others:
+        return first
+    if not first.is_tensor:
         from onnx_cfad.rules.sequences import add_sequences  # noqa: PLC0415 - rules are built on expressions
 
-        return add_sequences(a, b)
-    return a + b.cast(a.dtype)
+        return functools.reduce(add_sequences, parts)
+    others = [other.cast(first.dtype) for other in others]
+    return first + others[0] if len(others) == 1 else op.Sum(first, *others)
 
 
 def guarded(cotangent: Expr, result: Expr) -> Expr:

@@ -16,7 +16,7 @@ _SAME_SHAPE_OPS = frozenset(
 )
 _BROADCASTING_OPS = frozenset(
     ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less", "GreaterOrEqual")
-    + ("LessOrEqual", "Where", "Max", "Min", "Mod")
+    + ("LessOrEqual", "Where", "Max", "Min", "Mod", "Sum")
 )
 
 
