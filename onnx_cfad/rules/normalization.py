@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from onnx_cfad.adjoint.cotangents import sum_to
@@ -144,7 +145,9 @@ def lrn(ct: Expr, y: Expr, x: Expr, *, alpha: float, beta: float, bias: float, s
 
 def _window_mean(terms: Expr, x: Expr, size: int, before: int) -> Expr:
     """The sum of ``terms``, by ``size``, over channels from ``before`` before each one to ``size`` channels on."""
-    channels = op.Unsqueeze(terms.reshape([0, 0, -1]), [1])  # [N, 1, C, D]
+    sizes = x.dims[2:] if x.has_rank else (None,)
+    length = math.prod(d for d in sizes if d is not None) if None not in sizes else -1  # -1 needs elements
+    channels = op.Unsqueeze(terms.reshape([0, 0, length or -1]), [1])  # [N, 1, C, D]
     pads = [before, 0, size - 1 - before, 0]
     means = op.AveragePool(channels, kernel_shape=[size, 1], pads=pads, count_include_pad=1)
     return means.reshape(x.shape)

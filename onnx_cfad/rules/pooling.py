@@ -39,7 +39,7 @@ def max_pool(
         attributes.update(kernel_shape=kernel_shape, pads=pads, strides=strides)
         types = [x.type, ir.TensorType(ir.DataType.INT64)]
         _, indices = op.MaxPool(x, **attributes, outputs=2, types=types)
-    return Update(lambda total: _to_selected(total, x, seed, _plane(indices)))
+    return Update(lambda total: _to_selected(total, x, seed, _plane(indices, seed)))
 
 
 @vjp("GlobalMaxPool")
@@ -47,9 +47,15 @@ def global_max_pool(ct: Expr, y: Expr, x: Expr) -> Update:
     return Update(lambda total: _to_selected(total, x, ct, op.ArgMax(_plane(x), axis=2, keepdims=1)))
 
 
-def _plane(x: Expr) -> Expr:
-    """[N, C, ...] as [N, C, L]."""
-    return op.Reshape(x, [0, 0, -1])
+def _plane(x: Expr, like: Expr | None = None) -> Expr:
+    """[N, C, ...] as [N, C, L]; of a batch of none no L could be found, so that it is told where it is known.
+
+    The shape of x is that of ``like``.
+    """
+    known = x if like is None else like
+    sizes = known.dims[2:] if known.has_rank else (None,)
+    length = int(np.prod([size for size in sizes if size is not None])) if None not in sizes else -1
+    return op.Reshape(x, [0, 0, length or -1])
 
 
 def _to_selected(total: Expr | None, x: Expr, ct: Expr, indices: Expr) -> Expr:
