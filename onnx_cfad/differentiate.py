@@ -222,7 +222,7 @@ def activity_of(model: ir.Model, selection: Selection, prepared: Prepared | None
         passes_derivative,
         selection.stopped,
         masks={*prepared.guards, *prepared.selections},
-        cut={*prepared.guards.values(), *prepared.handed_on},
+        cut={*prepared.handed_on, *(value for guard in prepared.guards for value in guard.inputs if value is not None)},
     )
 
 

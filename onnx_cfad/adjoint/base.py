@@ -33,7 +33,7 @@ class Prepared:
         lengths: For each such body of a segment whose last run may be shorter: the full length in iterations.
         kept: For such a body: values that the forward pass keeps although they could be computed again.
         copies: Subgraphs that were copied, with their originals.
-        guards: Nodes through which values enter a masked branch, with the values.
+        guards: Nodes through which values enter a masked branch, with the values when that branch was prepared.
         selections: Nodes that select between the results of masked branches.
         handed_on: Values that masked branches without guards read and make.
         renamed: For each copy: what the values around its original became around it.

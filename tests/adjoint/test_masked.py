@@ -230,3 +230,19 @@ def test_a_pole_in_front_of_a_branch_that_only_hands_it_on_is_cut(target: str) -
     feeds = {"z": np.asarray([0.0, 0.5]), "w": np.ones(2), "y_grad": np.ones(2)}
     np.testing.assert_array_equal(run_ort(gradient, {**feeds, "p": np.asarray(False)})["z_grad"], [0, 0])
     np.testing.assert_array_equal(run_ort(gradient, {**feeds, "p": np.asarray(True)})["z_grad"], [np.inf, 2])
+
+
+def test_a_pole_in_a_masked_branch_in_front_of_another_is_cut() -> None:
+    """What the second If guards is what the first one's selection gives, once that is masked too."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+    pole (double[2] z, double[2] w, bool p) => (double[2] y) {
+        first = If (p) <then_branch = t () => (double[2] a) { a = Sin (z) },
+                        else_branch = e () => (double[2] b) { b = Sqrt (z) }>
+        y = If (p) <then_branch = t2 () => (double[2] c) { c = Reciprocal (first) },
+                    else_branch = e2 () => (double[2] d) { d = Neg (w) }>
+    }""")
+    gradient = cfad.vjp(model, wrt=["z", "w"], target="cuda").proto()
+    feeds = {"z": np.asarray([0.0, 0.5]), "w": np.ones(2), "p": np.asarray(False), "y_grad": np.ones(2)}
+    found = run_ort(gradient, feeds)
+    np.testing.assert_array_equal(found["z_grad"], [0, 0])
+    np.testing.assert_array_equal(found["w_grad"], [-1, -1])
