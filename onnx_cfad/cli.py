@@ -398,19 +398,22 @@ def expand(
     quiet: Quiet = False,
 ) -> None:
     """Write MODEL with its Gradient, Adagrad, Adam and Momentum nodes written out in standard operators."""
-    from onnx_cfad.expand import expand as expand_model  # noqa: PLC0415
+    from onnx_cfad.expand import expand_training, training_operators  # noqa: PLC0415
+    from onnx_cfad.model import load, normalise  # noqa: PLC0415
     from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
     from onnx_cfad.report.terminal import working  # noqa: PLC0415
     from onnx_cfad.saving import save  # noqa: PLC0415
 
     with working(f"expanding {model}", quiet=quiet or as_json):
-        expanded = expand_model(model)
+        source = load(model)
+        nothing = "" if training_operators(source) else "nothing to expand: the model has no training operators"
+        expanded = expand_training(normalise(source))
         target = model.with_name(f"{model.stem}.expanded.onnx") if output is None else output
         save(expanded, target, source=model)
     if as_json:
-        typer.echo(to_json({}, output=target))
+        typer.echo(to_json({}, output=target, warnings=[nothing] if nothing else []))
     elif not quiet:
-        typer.echo(f"written: {target}")
+        typer.echo(f"warning: {nothing}\nwritten: {target}" if nothing else f"written: {target}")
 
 
 @app.command()

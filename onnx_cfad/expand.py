@@ -47,6 +47,13 @@ def expand_training(model: ir.Model) -> ir.Model:
     return model
 
 
+def training_operators(model: ir.Model) -> tuple[str, ...]:
+    """The operators of a model, its functions' too, that ``expand`` writes out; each once, in order."""
+    graphs = (model.graph, *(function.graph for function in model.functions.values()))
+    found = (node.op_type for graph in graphs for node in nodes_of(graph) if node.domain == DOMAIN)
+    return tuple(dict.fromkeys(found))
+
+
 def _author_name(value: ir.Value) -> str:
     return str(value.meta.get(AUTHOR_NAME, value.name))
 

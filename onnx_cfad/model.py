@@ -108,6 +108,8 @@ def _read(path: Path) -> onnx.ModelProto:
             raise ModelError(where, "is what `compile` wrote, not an ONNX model", remedy)
         if path.is_dir():
             raise ModelError(where, "is a directory, not an ONNX model", "Name the .onnx file in it.")
+        if where == "-" and not path.exists():
+            raise ModelError(where, "standard input is not read", "Name the .onnx file.")
         if not path.is_file():
             raise ModelError(where, "there is no such file" if not path.exists() else "is not a regular file")
         size = path.stat().st_size

@@ -89,8 +89,8 @@ def with_plan(
         raise PlanError(f"target '{target}'", f"expected one of {', '.join(BRANCHES)}")
     limits = (("segment", segment, 0, LONGEST), ("levels", levels, 2, MOST_LEVELS), ("trips", trips, 0, LONGEST))
     for name, number, least, most in limits:
-        if number is not None and not least <= number <= most:
-            raise PlanError(f"{name} {number}", f"expected a number from {least} to {most:,}")
+        if number is not None and not (_is_whole(number) and least <= number <= most):
+            raise PlanError(f"{name} {number}", f"expected a whole number from {least} to {most:,}")
     if implicit_fallback is not None and implicit_fallback not in FALLBACKS:
         raise PlanError(f"implicit_fallback '{implicit_fallback}'", f"expected one of {', '.join(FALLBACKS)}")
     named = isinstance(plan, str) and plan in PLANS
@@ -108,6 +108,11 @@ def with_plan(
         "trips": trips,
     }
     return dataclasses.replace(options, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _is_whole(number: object) -> bool:
+    """Python callers may give what the annotation does not allow."""
+    return isinstance(number, int) and not isinstance(number, bool)
 
 
 def _plan_text(path: Path) -> str:

@@ -273,7 +273,7 @@ class TestBadInput:
             (["--mode", "forward", "--memory", "1MiB"], "memory: is of a reverse pass"),
             (["--mode", "forward", "--implicit-outputs"], "implicit_outputs: is of a reverse pass"),
             (["--implicit-fallback", "x"], "implicit_fallback 'x': expected one of checkpointed, nan, none"),
-            (["--levels", "9"], "levels 9: expected a number from 2 to 8"),
+            (["--levels", "9"], "levels 9: expected a whole number from 2 to 8"),
             (["--stop-gradient", "q"], "'q': the model has no value of this name"),
             (["--plan", "quick"], "plan 'quick': expected auto, taped"),
             (["--site", "main/q=taped"], "site 'main/q': the model has no such control-flow site"),
@@ -289,6 +289,15 @@ class TestBadInput:
     def test_working_directory_is_no_model(self, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         assert ".: is a directory, not an ONNX model" in refused(call(command, "."))
+
+    @pytest.mark.parametrize("command", ["transform", "expand", "inspect", "plan", "validate"])
+    def test_standard_input_is_not_read(self, command: str) -> None:
+        assert "-: standard input is not read" in refused(call(command, "-"))
+
+    def test_nothing_to_expand_is_told(self, loop: Path) -> None:
+        told = "nothing to expand: the model has no training operators"
+        assert f"warning: {told}" in call("expand", loop).stdout
+        assert json.loads(call("expand", loop, "--json").stdout)["warnings"] == [told]
 
     def test_artifact_is_no_model(self, tmp_path: Path) -> None:
         (tmp_path / "manifest.json").write_text("{}")

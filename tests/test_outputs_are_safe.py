@@ -79,7 +79,7 @@ def test_stopped_inputs_have_no_gradient() -> None:
 
 @pytest.mark.parametrize("trips", [2**63 - 1, -1])
 def test_numbers_out_of_reach_are_refused(trips: int) -> None:
-    with pytest.raises(cfad.PlanError, match="expected a number from 0 to"):
+    with pytest.raises(cfad.PlanError, match="expected a whole number from 0 to"):
         cfad.plan(MODEL, trips=trips)
 
 

@@ -30,8 +30,19 @@ def without_effect(sites: ControlFlowGraph, options: Options, decisions: dict[st
         "implicit_outputs": (options.implicit_outputs, Implicit in kinds, implicit),
         "trips": (options.trips != default.trips, unfixed, "the model fixes every trip count"),
     }
-    return tuple(
-        f"{name} has no effect: {nothing or reason}"
-        for name, (given, decides, reason) in told.items()
-        if given and not (decides and (loops or (name == "memory" and branches)))
+    long = [
+        f"{site.path}: a segment of {adjoint.segment:,} iterations holds all {trips:,} of the loop: nothing is saved"
+        for site in loops
+        if isinstance(adjoint := decisions[site.path].adjoint, Checkpointed)
+        and (trips := trip_count(loop_site(site.node)).static) is not None
+        and trips < adjoint.segment
+        and (decisions[site.path].reason == "as asked" or options.segment is not None)
+    ]
+    return (
+        *long,
+        *(
+            f"{name} has no effect: {nothing or reason}"
+            for name, (given, decides, reason) in told.items()
+            if given and not (decides and (loops or (name == "memory" and branches)))
+        ),
     )

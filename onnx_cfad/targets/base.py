@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.errors import ModelError
-from onnx_cfad.ports import Feeds, Port, check_feeds
+from onnx_cfad.ports import Feeds, Port, check_feeds, describe
 from onnx_cfad.targets.manifest import Manifest
 
 Array = np.ndarray[Any, Any]
@@ -72,6 +72,12 @@ class Artifact(abc.ABC):
         self.folder = folder
         self.manifest = manifest
         self.compiled_on_use: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        """The target, the form, the inputs with their shapes, the outputs, and where it is."""
+        made = self.manifest
+        inputs = ", ".join(f"{entry.name} {describe(entry.dtype, entry.shape)}" for entry in made.inputs)
+        return f"<compiled for {made.target}, {made.form}: {inputs} -> {', '.join(made.outputs)}; in {self.folder}>"
 
     def run(self, feeds: Feeds, *, limits: Limits | None = None) -> dict[str, Any]:
         """The outputs by name.

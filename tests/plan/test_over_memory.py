@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -80,6 +81,19 @@ def test_nothing_is_told_where_it_fits_or_was_asked_for() -> None:
     assert cfad.plan(HEAT, memory="1MiB").warnings == ()
     assert cfad.plan(HEAT, plan="taped").warnings == ()
     assert cfad.plan(HEAT, sites=["main/Loop=taped"]).warnings == ()
+
+
+@pytest.mark.parametrize("text", [{"plan": "checkpointed", "segment": 10_001}, {"segment": 10_001, "memory": "1MiB"}])
+def test_segment_that_holds_the_whole_loop_is_told(text: dict[str, Any]) -> None:
+    told = "main/Loop: a segment of 10,001 iterations holds all 10,000 of the loop: nothing is saved"
+    assert told in cfad.plan(HEAT, **text).warnings
+    assert cfad.plan(HEAT, plan="checkpointed", segment=10_000).warnings == ()
+
+
+@pytest.mark.parametrize("name", ["segment", "levels", "trips"])
+def test_settings_are_whole_numbers(name: str) -> None:
+    with pytest.raises(cfad.PlanError, match=f"{name} 2.5: expected a whole number from"):
+        cfad.plan(HEAT, plan="checkpointed", **{name: 2.5})  # pyright: ignore[reportArgumentType]
 
 
 def test_memory_beside_a_plan_for_every_site_has_no_effect(tmp_path: Path) -> None:

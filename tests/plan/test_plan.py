@@ -46,6 +46,7 @@ def test_what_is_no_adjoint_is_refused(text: str) -> None:
     ("text", "message"),
     [
         ("checkpointed(segment=1e9)", "segment is '1e9', expected a whole number"),
+        ("checkpointed(segment=0.5)", "segment is '0.5', expected a whole number"),
         ("implicit(tol=small)", "tol is 'small', expected a number"),
         ("checkpointed(segment=3, segment=4)", "segment is given twice"),
         ("taped(segment=3)", "'segment' is none of its settings, which are tape, keep"),

@@ -20,8 +20,9 @@ from onnx_cfad.arrays import read_npz
 from onnx_cfad.cli import app
 from onnx_cfad.errors import ModelError, TargetError, ValidationError
 from onnx_cfad.targets import compilation
-from onnx_cfad.targets.base import Limits, Options
+from onnx_cfad.targets.base import Artifact, Limits, Options
 from onnx_cfad.targets.compilation import compile_model, open_artifact
+from onnx_cfad.targets.manifest import InputEntry, Manifest
 from onnx_cfad.targets.tvm import environments, llvm
 
 ROOT = Path(__file__).parents[2]
@@ -368,3 +369,17 @@ def test_check_says_what_does_not_work(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_clean_says_what_it_removes() -> None:
     assert call("targets", "clean").stdout.startswith("removed: 0 B from ")
+
+
+class Still(Artifact):
+    """One that is not run."""
+
+    def _run(self, feeds: Any, limits: Limits) -> dict[str, Any]:
+        raise AssertionError((feeds, limits))
+
+
+def test_an_artifact_says_what_it_is() -> None:
+    inputs = (InputEntry("x", "float32", (2, 3)), InputEntry("n", "int64", ()))
+    made = Manifest("llvm", "relay, whole", "", {}, inputs, ("y", "x_grad"), {}, None, {}, (), 0.0)
+    told = "<compiled for llvm, relay, whole: x float32[2, 3], n int64[] -> y, x_grad; in made>"
+    assert str(Still(Path("made"), made)) == told
