@@ -73,7 +73,11 @@ def _error(result: Any, expected: Any) -> float:
             return float("inf")
         return max((_error(*pair) for pair in zip(result, expected, strict=True)), default=0.0)
     result, expected = np.asarray(result), np.asarray(expected)
-    if result.dtype != expected.dtype or result.shape != expected.shape:
+    if result.dtype != expected.dtype or result.ndim != expected.ndim:
+        return float("inf")
+    if not result.size and not expected.size:  # ONNX Runtime stacks no rows of symbolic length to [0, 0]
+        return 0.0
+    if result.shape != expected.shape:
         return float("inf")
     if not (np.issubdtype(expected.dtype, np.floating) or expected.dtype.name in RTOL):
         return 0.0 if np.array_equal(result, expected) else float("inf")
