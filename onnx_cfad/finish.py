@@ -87,6 +87,7 @@ def finish(
     pairs = [pair for part in parts for pair in part.items()]
     interface = {**{g: _stacked(shapes[name], directions) for name, g in pairs if name in shapes}, **shapes}
     owners = {given: name for name, given in pairs}
+    of_outputs = {*names.seeds.values(), *names.pushed.values()}
     wrong: dict[str, str] = {}
     for value in (*model.graph.inputs, *model.graph.outputs):
         name = value.name or ""
@@ -94,7 +95,7 @@ def finish(
         if shape is None:
             continue
         if not _contradicts(shape, value.shape):
-            value.shape = shape
+            value.shape = _proven(shape, value.shape) if name in of_outputs else shape
             continue
         own = owners.get(name, name)
         one, other = (_written(s, 0 if own == name or directions is None else 1) for s in (shape, value.shape))
@@ -135,6 +136,13 @@ def _misleads(value: ir.Value) -> bool:
     were shapes.
     """
     return value.dtype in INTEGER and value.producer() is not None and not value.is_graph_output()
+
+
+def _proven(declared: ir.Shape, found: ir.Shape | None) -> ir.Shape:
+    """``declared`` with the numbers that the graph proves for symbols: a seed of any other size would not fit."""
+    if found is None:
+        return declared
+    return ir.Shape([b if isinstance(b, int) else a for a, b in zip(declared.dims, found.dims, strict=True)])
 
 
 def _contradicts(declared: ir.Shape, found: ir.Shape | None) -> bool:

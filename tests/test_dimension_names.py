@@ -54,7 +54,7 @@ def test_two_names_that_look_alike_stay_apart() -> None:
 
 def test_names_that_an_exporter_gave_to_several_sizes_are_told_apart() -> None:
     """The TorchScript exporter gives the results of two loops one name, whatever their sizes."""
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", "M"])
     outputs = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
         for name, dims in (("y", ["Loopy_dim_0", "Loopy_dim_1"]), ("z", ["Loopy_dim_1", "N"]))

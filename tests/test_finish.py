@@ -162,3 +162,22 @@ def test_weight_that_no_output_reads_stays_where_it_is_differentiated_by() -> No
     emitted = cfad.vjp(model(COUNTED), wrt=["x", "spare"]).proto()
     assert "spare_grad" in {output.name for output in emitted.graph.output}
     assert "spare" in {initializer.name for initializer in emitted.graph.initializer}
+
+
+def test_seeds_and_tangents_of_outputs_have_the_shape_that_is_proven() -> None:
+    """The author, the TorchScript exporter, gave the output names for dimensions that the loop proves."""
+    for emitted, name in (
+        (cfad.vjp("models/heat.onnx", wrt=["u"]).proto(), "u_end_grad"),
+        (cfad.jvp("models/heat.onnx", wrt=["u"]).proto(), "u_end_tangent"),
+        (cfad.vjp("models/heat.onnx", wrt=["u"], seeds=2).proto(), "u_end_grad"),
+    ):
+        values = {value.name: value.type.tensor_type for value in (*emitted.graph.input, *emitted.graph.output)}
+        found = [dim.dim_value for dim in values[name].shape.dim]
+        assert found[-4:] == [1, 1, 16, 16]
+        assert [dim.dim_param for dim in values["u_end"].shape.dim] == [f"Loopu_end_dim_{k}" for k in range(4)]
+
+
+def test_symbols_of_inputs_stay_in_seeds() -> None:
+    emitted = cfad.vjp(model(RANKS.replace("float[K,L,M] y", "float[K,L,3] y")), wrt=["x"]).proto()
+    seed = next(value for value in emitted.graph.input if value.name == "y_grad")
+    assert [dim.dim_param or dim.dim_value for dim in seed.type.tensor_type.shape.dim] == ["K", "L", 3]
