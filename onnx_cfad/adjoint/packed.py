@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.expr import Builder, Expr, concat, loop, op
+from onnx_cfad.adjoint.expr import Builder, Expr, concat, op
+from onnx_cfad.adjoint.subgraph_operators import loop
 
 
 def pack(sequence: Expr) -> list[Expr]:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.expr import Builder, Expr, cond, op
+from onnx_cfad.adjoint.expr import Builder, Expr, op
+from onnx_cfad.adjoint.subgraph_operators import cond
 from onnx_cfad.graph.dims import with_axis
 
 Finish = Callable[[Builder, list[Expr], list[Expr]], list[Expr]]

@@ -6,7 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.cotangents import wide
-from onnx_cfad.adjoint.expr import Builder, Expr, concat, full, op, scan
+from onnx_cfad.adjoint.expr import Builder, Expr, concat, full, op
+from onnx_cfad.adjoint.subgraph_operators import scan
 from onnx_cfad.rules.padding import pad_along
 from onnx_cfad.rules.registry import vjp
 

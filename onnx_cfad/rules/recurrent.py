@@ -17,7 +17,8 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.cotangents import wide
-from onnx_cfad.adjoint.expr import Builder, Expr, concat, full, op, scan, where
+from onnx_cfad.adjoint.expr import Builder, Expr, concat, full, op, where
+from onnx_cfad.adjoint.subgraph_operators import scan
 from onnx_cfad.rules.recurrent_activations import Activation, activations
 from onnx_cfad.rules.windows import size_of, vector
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.expr import Builder, Expr, op, scan, where
+from onnx_cfad.adjoint.expr import Builder, Expr, op, where
+from onnx_cfad.adjoint.subgraph_operators import scan
 from onnx_cfad.rules.registry import vjp
 from onnx_cfad.rules.roi_align import summed_by_owner
 from onnx_cfad.rules.scatter_add import scatter_add

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.expr import Builder, Expr, Update, cond, full, loop, op, zeros_like
+from onnx_cfad.adjoint.expr import Builder, Expr, Update, full, op, zeros_like
+from onnx_cfad.adjoint.subgraph_operators import cond, loop
 from onnx_cfad.rules.registry import Cotangent, nondifferentiable, vjp
 
 nondifferentiable("SequenceEmpty", reason="it holds nothing")

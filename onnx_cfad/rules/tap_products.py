@@ -15,7 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.cotangents import wide
-from onnx_cfad.adjoint.expr import Builder, Expr, op, scan
+from onnx_cfad.adjoint.expr import Builder, Expr, op
+from onnx_cfad.adjoint.subgraph_operators import scan
 from onnx_cfad.rules.windows import Size, Window, size_of, vector
 
 _FEW_CHANNELS = 16

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.expr import Builder, Expr, cond, op
+from onnx_cfad.adjoint.expr import Builder, Expr, op
+from onnx_cfad.adjoint.subgraph_operators import cond
 from onnx_cfad.solvers import anderson, bicgstab, gmres, neumann
 from onnx_cfad.solvers.contraction import STEPS, contraction
 from onnx_cfad.solvers.neumann import Patience

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.expr import Builder, Expr, concat, loop, op, where
+from onnx_cfad.adjoint.expr import Builder, Expr, concat, op, where
+from onnx_cfad.adjoint.subgraph_operators import loop
 from onnx_cfad.solvers.iteration import Best, iterate
 from onnx_cfad.solvers.least_squares import least_squares
 from onnx_cfad.solvers.system import Flat, Solution, System, norm, quotient

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.expr import Builder, Expr, concat, loop, op, where
+from onnx_cfad.adjoint.expr import Builder, Expr, concat, op, where
+from onnx_cfad.adjoint.subgraph_operators import loop
 from onnx_cfad.solvers.system import quotient
 
 _REGULAR = 4.0  # rounding errors of the largest element
