@@ -14,7 +14,14 @@ LEAVES = {"onnx_cfad.errors", "onnx_cfad.names"}
 ALLOWED = {
     "graph": {"onnx_cfad.graph", *LEAVES},
     "rewriters": {"onnx_cfad.rewriters", "onnx_cfad.graph", *LEAVES},
-    "rules": {"onnx_cfad.rules", "onnx_cfad.graph", "onnx_cfad.adjoint.expr", "onnx_cfad.adjoint.cotangents", *LEAVES},
+    "rules": {
+        "onnx_cfad.rules",
+        "onnx_cfad.graph",
+        "onnx_cfad.adjoint.expr",
+        "onnx_cfad.adjoint.subgraph_operators",
+        "onnx_cfad.adjoint.cotangents",
+        *LEAVES,
+    },
 }
 # Never imported by the part, at any depth of its folder.
 FORBIDDEN = {
