@@ -57,6 +57,7 @@ _KEPT_PART = 12  # products are kept for a replay where they are at most this pa
 # 0.5 to 0.9 of the time in a first run, 0.9 later, a quarter to a half of the memory. Of two: 1.15 of the time later.
 _TIMES_THE_CARRY = 5
 _NEAR = 1.25  # a level more is a forward pass more: where nothing fits, bytes by the least that are worth none
+_LEVELS_OF_A_NEST = 12  # of all its loops together: each one is a few messages deeper in the file (``message_depth``)
 _FEW = 4  # iterations: up to here a loop written out creates its session no slower
 
 
@@ -74,7 +75,8 @@ def choose_adjoints(sites: ControlFlowGraph, types: Types, options: Options, pro
     """
     asked = asked_adjoints(sites, options)
     trips = _measured(sites, profile)
-    loops, tops = _Loops(options, asked, trips, types), _loops_in(sites.root.sites)
+    tops = _loops_in(sites.root.sites)
+    loops = _Loops(options, asked, trips, types, _nests(tops))
     loops.decide_all(tops, options.memory)
     decisions = loops.decisions
     used = sum(decisions[top.path].bytes or 0 for top in tops)
@@ -104,6 +106,7 @@ class _Loops:
         asked: What the user said about single sites.
         measured: Iterations of loops, from the profile.
         types: What is known of shapes.
+        nests: How many loops lie inside each other at most, by the path of each of them.
         decisions: Those made so far.
         leasts: Bytes that loops take at least, as far as they were asked for.
     """
@@ -112,6 +115,7 @@ class _Loops:
     asked: Mapping[str, Adjoint]
     measured: Measured
     types: Types
+    nests: Mapping[str, int]
     decisions: dict[str, Decision] = dataclasses.field(default_factory=dict[str, Decision])
     leasts: dict[str, int] = dataclasses.field(default_factory=dict[str, int])
 
@@ -261,7 +265,8 @@ class _Loops:
         fixed = trip_count(loop).static is not None
         found: list[Checkpointed] = []
         alone = options.levels is not None or options.segment == 0
-        for levels in range(first, first + 1 if alone else MOST_LEVELS + 1):
+        most_levels = first if alone else max(first, min(MOST_LEVELS, _LEVELS_OF_A_NEST // self.nests[site.path]))
+        for levels in range(first, most_levels + 1):
             segments = [options.segment or 0]
             if options.segment is None:
                 sizes = cost.trips, cost.carry, cost.iteration
@@ -281,4 +286,14 @@ def _loops_in(sites: tuple[Site, ...]) -> list[Site]:
     found: list[Site] = []
     for site in sites:
         found += [site] if is_loop(site.node) else [s for region in site.regions for s in _loops_in(region.sites)]
+    return found
+
+
+def _nests(loops: Sequence[Site], above: int = 0) -> dict[str, int]:
+    """How many loops lie inside each other at most, ``above`` of them outside of ``loops``, by each path."""
+    found: dict[str, int] = {}
+    for loop in loops:
+        inside = _loops_inside(loop)
+        found |= _nests(inside, above + 1)
+        found[loop.path] = max((found[inner.path] for inner in inside), default=above + 1)
     return found
