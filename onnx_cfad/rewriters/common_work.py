@@ -11,6 +11,7 @@ from collections.abc import Container, Sequence
 import onnx_ir as ir
 
 from onnx_cfad.graph.alike import constant_key, operation_key
+from onnx_cfad.graph.dims import same_dim
 from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.graph.regions import branch_site
 from onnx_cfad.graph.walk import nodes_of, subgraphs_of
@@ -63,11 +64,21 @@ def hoist_common_work(node: ir.Node, namer: Namer, *, returned: bool = True) -> 
             if returned:
                 _hand_on(site.then_branch, new, new, namer)
                 _hand_on(site.else_branch, old, new, namer)
+            _keep_what_both_know(new, old)
             old.replace_all_uses_with(new)
     site.then_branch.remove(twins)
     graph.insert_before(node, twins)
     site.else_branch.remove(twins.values(), safe=True)
     return True
+
+
+def _keep_what_both_know(value: ir.Value, twin: ir.Value) -> None:
+    """Takes from the shape of ``value`` what holds in its own branch alone: there a residual may have fewer sizes."""
+    if value.shape is None or twin.shape is None or value.shape.rank() != twin.shape.rank():
+        value.shape = None
+        return
+    pairs = zip(value.shape.dims, twin.shape.dims, strict=True)
+    value.shape = ir.Shape([one if same_dim(one, other) else None for one, other in pairs])
 
 
 def _common(branch: ir.Graph, twin: ir.Graph, *, returned: bool) -> dict[ir.Node, ir.Node]:

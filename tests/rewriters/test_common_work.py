@@ -12,6 +12,7 @@ from tests.rewriters.check_pass import assert_pass_keeps_meaning, operators
 
 X = np.asarray([0.3, -0.7, 1.1])
 FEEDS = {"x": X, "w": X[::-1].copy(), "p": True}
+SIDES = ("then_branch", "else_branch")
 HEAD = "(double[3] x, double[3] w, bool p) => (double[3] y)"
 
 
@@ -65,3 +66,15 @@ def test_common_work_of_inner_branches_moves_on() -> None:
         then_branch = l () => (double[3] a) {{ {inner.format("a", "Neg", "Tanh")} }},
         else_branch = r () => (double[3] b) {{ {inner.format("b", "Exp", "Cos")} }}> }}""")
     assert operators(model) == ["Sin", "If", "If", "Neg", "Tanh", "If", "Exp", "Cos"]
+
+
+def test_sizes_that_one_branch_alone_knows_are_forgotten() -> None:
+    """The reverse pass of a branch knows what its own residual looks like, where both have one value for theirs."""
+    model = ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["" : 21]> m {CHAIN}""")
+    infer_types(model)
+    branch = next(node for node in model.graph if node.op_type == "If")
+    one, other = (next(n for n in branch.attributes[k].as_graph() if n.op_type == "Sin") for k in SIDES)
+    one.outputs[0].shape, other.outputs[0].shape = ir.Shape([7]), ir.Shape([3])
+    HoistCommonWorkPass(())(model)
+    assert one.graph is model.graph
+    assert one.outputs[0].shape == ir.Shape([None])
