@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnx_cfad.graph.regions import subgraphs_of
 from onnx_cfad.names import Namer
 from onnx_cfad.rewriters.recorder import Recorder
+from onnx_cfad.rewriters.rewrite_nodes import RewriteNodesPass
 
 Decomposition = Callable[[Recorder, ir.Node], "Sequence[ir.Value] | ir.Value | None"]
 """Records nodes that compute what a node does and gives their results; None where the node can stay."""
 
 
-class DecomposeOperatorsPass(ir.passes.InPlacePass):
+class DecomposeOperatorsPass(RewriteNodesPass):
     """Replaces nodes of the default domain by what the table gives for them, in the main graph and all subgraphs.
 
     Given ``y = Gelu <approximate = "tanh"> (x)``, the result is its formula in Mul, Add and Tanh. The types of values
@@ -28,19 +28,10 @@ class DecomposeOperatorsPass(ir.passes.InPlacePass):
         super().__init__()
         self._table = table
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Decomposes once: what a decomposition writes is not decomposed."""
-        return ir.passes.PassResult(model, self._graph(model.graph, Namer.of_model(model)))
-
-    def _graph(self, graph: ir.Graph, namer: Namer) -> bool:
-        changed = False
-        for node in list(graph):
-            for subgraph in subgraphs_of(node):
-                changed |= self._graph(subgraph, namer)
-            decompose = self._table.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-            if decompose is not None:
-                changed |= _replace(graph, node, decompose, Recorder(namer, node.name or node.op_type))
-        return changed
+    def rewrite(self, node: ir.Node, graph: ir.Graph, namer: Namer) -> bool:
+        """Decomposes a node; what a decomposition writes is not decomposed."""
+        decompose = self._table.get(node.op_type)
+        return decompose is not None and _replace(graph, node, decompose, Recorder(namer, node.name or node.op_type))
 
 
 def _replace(graph: ir.Graph, node: ir.Node, decompose: Decomposition, op: Recorder) -> bool:

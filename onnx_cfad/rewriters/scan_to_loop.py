@@ -8,14 +8,14 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.graph.regions import LoopSite, ScanOutput, loop_site
-from onnx_cfad.graph.walk import subgraphs_of
 from onnx_cfad.names import Namer
 from onnx_cfad.rewriters.recorder import Recorder
+from onnx_cfad.rewriters.rewrite_nodes import RewriteNodesPass
 
 _TO_THE_FRONT = -(2**62)
 
 
-class ScanToLoopPass(ir.passes.InPlacePass):
+class ScanToLoopPass(RewriteNodesPass):
     """Replaces Scans by Loops, in the main graph and all subgraphs.
 
     Given ``hs = Scan (x)``, the result is ``hs = Loop (length of x, true)`` whose body begins with
@@ -31,22 +31,15 @@ class ScanToLoopPass(ir.passes.InPlacePass):
         super().__init__()
         self._wanted = wanted
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Replaces the Scans that are wanted."""
-        return ir.passes.PassResult(model, self._graph(model.graph, Namer.of_model(model)))
-
-    def _graph(self, graph: ir.Graph, namer: Namer) -> bool:
-        changed = False
-        for node in list(graph):
-            for subgraph in subgraphs_of(node):
-                changed |= self._graph(subgraph, namer)
-            if node.op_type != "Scan" or node.domain not in ("", "ai.onnx"):
-                continue
-            site = loop_site(node)
-            if self._wanted(site) and all(o.axis == 0 or o.element.shape is not None for o in site.outputs):
-                _replace(graph, site, Recorder(namer, node.name or "scan"))
-                changed = True
-        return changed
+    def rewrite(self, node: ir.Node, graph: ir.Graph, namer: Namer) -> bool:
+        """Replaces a Scan that is wanted."""
+        if node.op_type != "Scan":
+            return False
+        site = loop_site(node)
+        wanted = self._wanted(site) and all(o.axis == 0 or o.element.shape is not None for o in site.outputs)
+        if wanted:
+            _replace(graph, site, Recorder(namer, node.name or "scan"))
+        return wanted
 
 
 def _replace(graph: ir.Graph, site: LoopSite, op: Recorder) -> None:

@@ -15,15 +15,15 @@ import onnx_ir as ir
 
 from onnx_cfad.graph.regions import LoopSite, loop_site
 from onnx_cfad.graph.trips import TripCount, trip_count
-from onnx_cfad.graph.walk import subgraphs_of
 from onnx_cfad.names import Namer
 from onnx_cfad.rewriters.recorder import Recorder
+from onnx_cfad.rewriters.rewrite_nodes import RewriteNodesPass
 
 _BLOCK = 256  # iterations, where nothing says how many there will be
 _MOST = 2**62
 
 
-class StripMinePass(ir.passes.InPlacePass):
+class StripMinePass(RewriteNodesPass):
     """Splits every Loop that may run long into a Loop of blocks, in the main graph and all subgraphs.
 
     Given ``y, rows = Loop (n, go, x)``, the result is ``y, blocks = Loop (ceil (n / S), go, x)`` whose body is
@@ -43,24 +43,17 @@ class StripMinePass(ir.passes.InPlacePass):
         super().__init__()
         self._longest, self._unbounded = longest, unbounded
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Splits once: the parts are not split again."""
-        return ir.passes.PassResult(model, self._graph(model.graph, Namer.of_model(model)))
-
-    def _graph(self, graph: ir.Graph, namer: Namer) -> bool:
-        changed = False
-        for node in list(graph):
-            for subgraph in subgraphs_of(node):
-                changed |= self._graph(subgraph, namer)
-            if node.op_type != "Loop" or node.domain not in ("", "ai.onnx"):
-                continue
-            site = loop_site(node)
-            trips = trip_count(site)
-            long = self._unbounded if trips.bound is None else trips.bound > self._longest
-            if long and all(_is_static(output.element) for output in site.outputs):
-                _Strip(site, trips, Recorder(namer, node.name or "loop")).replace(graph)
-                changed = True
-        return changed
+    def rewrite(self, node: ir.Node, graph: ir.Graph, namer: Namer) -> bool:
+        """Splits a long Loop; its parts are not split again."""
+        if node.op_type != "Loop":
+            return False
+        site = loop_site(node)
+        trips = trip_count(site)
+        long = self._unbounded if trips.bound is None else trips.bound > self._longest
+        split = long and all(_is_static(output.element) for output in site.outputs)
+        if split:
+            _Strip(site, trips, Recorder(namer, node.name or "loop")).replace(graph)
+        return split
 
 
 def _is_static(value: ir.Value) -> bool:
