@@ -42,7 +42,7 @@ class Activity:
 
     def replaced(self, old: ir.Value, new: ir.Value) -> None:
         """Makes ``new``, which stands where ``old`` stood, as active as that."""
-        for values in (self.varied, self.useful, self.cuttable):
+        for values in (self.varied, self.useful, self.cuttable, self.skippable, self.singular):
             if old in values:
                 values.add(new)
 
