@@ -13,8 +13,8 @@ from onnx_cfad.forward import push_forward, push_forward_gradient
 from onnx_cfad.graph.profile import Profile
 from onnx_cfad.model import Source, load
 from onnx_cfad.options import Initializers, Options
-from onnx_cfad.plan.plan import Plan
 from onnx_cfad.planning import plan_model, profile_text, with_plan
+from onnx_cfad.plans.plan import Plan
 from onnx_cfad.ports import Feeds
 from onnx_cfad.sizes import parse_bytes
 

@@ -367,7 +367,7 @@ def validate(
     from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
     from onnx_cfad.report.tables import validation_table  # noqa: PLC0415
     from onnx_cfad.report.terminal import is_narrow, show, working  # noqa: PLC0415
-    from onnx_cfad.validate import validate as validate_model  # noqa: PLC0415
+    from onnx_cfad.validation import validate as validate_model  # noqa: PLC0415
 
     feeds = None if inputs is None else read_npz(inputs)
     with working(f"validating {model}", quiet=quiet or as_json) as tell:
@@ -398,7 +398,7 @@ def expand(
     quiet: Quiet = False,
 ) -> None:
     """Write MODEL with its Gradient, Adagrad, Adam and Momentum nodes written out in standard operators."""
-    from onnx_cfad.expand import expand_training, training_operators  # noqa: PLC0415
+    from onnx_cfad.expand_training import expand_training, training_operators  # noqa: PLC0415
     from onnx_cfad.model import load, normalise  # noqa: PLC0415
     from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
     from onnx_cfad.report.terminal import working  # noqa: PLC0415

@@ -21,7 +21,7 @@ from onnx_cfad.adjoint.sweep import Sweep, passes_derivative, refuse_missing_rul
 from onnx_cfad.collector import resting_collector
 from onnx_cfad.diagnostics import convergence_outputs
 from onnx_cfad.errors import ModelError
-from onnx_cfad.expand import expand_training
+from onnx_cfad.expand_training import expand_training
 from onnx_cfad.finish import declared_in, finish
 from onnx_cfad.graph.activity import Activity, find_activity
 from onnx_cfad.graph.faults import Blamed
@@ -36,9 +36,9 @@ from onnx_cfad.interface import order_of, record_diagnostics, record_interface
 from onnx_cfad.model import fingerprint, normalise, save
 from onnx_cfad.names import ADJOINT, InterfaceNames, Namer
 from onnx_cfad.options import Options
-from onnx_cfad.plan.choose import choose_adjoints
-from onnx_cfad.plan.plan import Plan, written
 from onnx_cfad.planning import profile_for
+from onnx_cfad.plans.choose import choose_adjoints
+from onnx_cfad.plans.plan import Plan, written
 from onnx_cfad.rewriters.common_work import HoistCommonWorkPass
 from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass

@@ -30,7 +30,7 @@ from onnx_cfad.differentiate import (
     site_reports,
 )
 from onnx_cfad.errors import ModelError, PlanError
-from onnx_cfad.expand import expand_training
+from onnx_cfad.expand_training import expand_training
 from onnx_cfad.finish import declared_in, finish
 from onnx_cfad.graph.activity import reached_from_selection
 from onnx_cfad.graph.faults import Blamed
@@ -43,8 +43,8 @@ from onnx_cfad.interface import order_of, record_interface, recorded_holders
 from onnx_cfad.model import fingerprint, normalise
 from onnx_cfad.names import InterfaceNames, Namer
 from onnx_cfad.options import Options
-from onnx_cfad.plan.choose import choose_adjoints
-from onnx_cfad.plan.plan import Plan, adjoint_from
+from onnx_cfad.plans.choose import choose_adjoints
+from onnx_cfad.plans.plan import Plan, adjoint_from
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
 from onnx_cfad.selection import Selection, held_name, interface_names, reselect, select

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnx_cfad.adjoint.sweep import passes_derivative
 from onnx_cfad.errors import ModelError
-from onnx_cfad.expand import expand_training
+from onnx_cfad.expand_training import expand_training
 from onnx_cfad.graph.activity import Activity, find_activity
 from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.poles import poles
@@ -20,8 +20,8 @@ from onnx_cfad.interface import order_of, recorded_options
 from onnx_cfad.model import Source, load, normalise
 from onnx_cfad.names import InterfaceNames
 from onnx_cfad.options import Options
-from onnx_cfad.plan.choose import choose_adjoints
-from onnx_cfad.plan.plan import Plan, written
+from onnx_cfad.plans.choose import choose_adjoints
+from onnx_cfad.plans.plan import Plan, written
 from onnx_cfad.ports import describe, type_name
 from onnx_cfad.rules.registry import rule_for
 from onnx_cfad.selection import interface_names, select

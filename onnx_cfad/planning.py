@@ -13,14 +13,14 @@ from onnx_cfad.adjoint.checkpointed import LONGEST, MOST_LEVELS
 from onnx_cfad.adjoint.implicit import FALLBACKS
 from onnx_cfad.collector import resting_collector
 from onnx_cfad.errors import PlanError
-from onnx_cfad.expand import expand_training
+from onnx_cfad.expand_training import expand_training
 from onnx_cfad.graph.profile import Profile, profile_from_json
 from onnx_cfad.graph.regions import control_flow
 from onnx_cfad.model import fingerprint, normalise
 from onnx_cfad.options import Options
-from onnx_cfad.plan.branch_choice import BRANCHES
-from onnx_cfad.plan.choose import choose_adjoints
-from onnx_cfad.plan.plan import Plan, plan_from_json
+from onnx_cfad.plans.branch_choice import BRANCHES
+from onnx_cfad.plans.choose import choose_adjoints
+from onnx_cfad.plans.plan import Plan, plan_from_json
 from onnx_cfad.simplify import simplify_branches
 from onnx_cfad.sizes import parse_bytes
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnx_cfad.arrays import read_npz
 from onnx_cfad.errors import ModelError, TargetError
-from onnx_cfad.expand import expand_training
+from onnx_cfad.expand_training import expand_training
 from onnx_cfad.graph.profile import BranchCount, LoopCount, Profile
 from onnx_cfad.graph.regions import ControlFlowGraph, Region, Site, control_flow, is_branch, is_loop
 from onnx_cfad.instrument import Counters, add_counters

@@ -14,7 +14,7 @@ from onnx_cfad.adjoint.checkpointed import Checkpointed
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.differentiate import Gradient, differentiate
 from onnx_cfad.options import Options
-from onnx_cfad.plan.plan import Decision, Plan, plan_from_json
+from onnx_cfad.plans.plan import Decision, Plan, plan_from_json
 
 UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 """The largest relative error of a taped value within the range of the element type."""

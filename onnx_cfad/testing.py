@@ -14,7 +14,7 @@ from onnx_cfad.numeric.made_up_seeds import make_up_inputs
 from onnx_cfad.numeric.rows import primal_row
 from onnx_cfad.ports import Feeds, listed
 from onnx_cfad.runtime import Session
-from onnx_cfad.validate import validate
+from onnx_cfad.validation import validate
 from onnx_cfad.verdict import Validation
 
 __all__ = ["assert_same_model", "check_grads", "check_vjp"]

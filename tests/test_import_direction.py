@@ -1,4 +1,4 @@
-"""The direction of imports: graph below plan below adjoint below the pipeline; rules know the notation only."""
+"""The direction of imports: graph below plans below adjoint below the pipeline; rules know the notation only."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ALLOWED = {
 # Never imported by the part, at any depth of its folder.
 FORBIDDEN = {
     "adjoint": {"onnx_cfad.api", "onnx_cfad.cli", "onnx_cfad.differentiate", "onnx_cfad.targets", "onnx_cfad.report"},
-    "plan": {"onnx_cfad.api", "onnx_cfad.cli", "onnx_cfad.differentiate", "onnx_cfad.targets", "onnx_cfad.report"},
-    "targets": {"onnx_cfad.adjoint", "onnx_cfad.rules", "onnx_cfad.plan", "onnx_cfad.api", "onnx_cfad.cli"},
+    "plans": {"onnx_cfad.api", "onnx_cfad.cli", "onnx_cfad.differentiate", "onnx_cfad.targets", "onnx_cfad.report"},
+    "targets": {"onnx_cfad.adjoint", "onnx_cfad.rules", "onnx_cfad.plans", "onnx_cfad.api", "onnx_cfad.cli"},
 }
 # Heavy packages that only the function which needs them may import.
 LAZY = {"torch", "tvm", "onnxruntime", "cupy"}

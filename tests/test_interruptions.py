@@ -56,7 +56,7 @@ def test_an_interruption_while_the_package_is_imported_is_one_line() -> None:
         sys.orig_argv = ["python", "-m", "onnx_cfad", "inspect"]
         class Interrupt:
             def find_spec(self, name, path=None, target=None):
-                if name == "onnx_cfad.validate":
+                if name == "onnx_cfad.validation":
                     raise KeyboardInterrupt
         sys.meta_path.insert(0, Interrupt())
         import onnx_cfad

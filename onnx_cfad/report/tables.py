@@ -13,7 +13,7 @@ from onnx_cfad.differentiate import Report, SiteReport
 from onnx_cfad.graph.profile import BranchCount, Profile
 from onnx_cfad.inspection import Inspection, NodeReport, PoleReport, SiteInspection, ValueReport
 from onnx_cfad.numeric.differences import Outcome
-from onnx_cfad.plan.plan import Plan, written
+from onnx_cfad.plans.plan import Plan, written
 from onnx_cfad.report.layout import pair as _pair
 from onnx_cfad.report.layout import table as _table
 from onnx_cfad.sizes import format_bytes

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from onnx_cfad.errors import PlanError
-from onnx_cfad.expand import expand_training
+from onnx_cfad.expand_training import expand_training
 from onnx_cfad.graph.profile import Profile, profile_from_json
 from onnx_cfad.graph.regions import control_flow, is_branch
 from onnx_cfad.graph.site_marks import mark, marked

@@ -14,7 +14,7 @@ from onnx_cfad.adjoint.checkpointed import Checkpointed
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.graph.regions import control_flow, is_loop
 from onnx_cfad.model import load
-from onnx_cfad.plan.plan import Decision
+from onnx_cfad.plans.plan import Decision
 from tests.adjoint.agreement import all_makers, seeds
 from tests.oracle import check_emitted, run_ort
 

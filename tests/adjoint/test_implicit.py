@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import onnx_cfad as cfad
-from onnx_cfad.plan.plan import adjoint_from
+from onnx_cfad.plans.plan import adjoint_from
 from onnx_cfad.solvers.choice import SOLVERS
 from tests.adjoint.agreement import (
     assert_float32_follows,

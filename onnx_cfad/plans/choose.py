@@ -31,13 +31,13 @@ from onnx_cfad.graph.types import Types
 from onnx_cfad.graph.walk import subgraphs_of
 from onnx_cfad.graph.work import work_of
 from onnx_cfad.options import Options
-from onnx_cfad.plan.asked import asked_adjoints, asked_branches
-from onnx_cfad.plan.branch_choice import Branches
-from onnx_cfad.plan.implicit_choice import implicit_choice
-from onnx_cfad.plan.over_memory import over_memory
-from onnx_cfad.plan.plan import Decision, Plan
-from onnx_cfad.plan.schedule import best_segment, least_segment
-from onnx_cfad.plan.tape_sizes import (
+from onnx_cfad.plans.asked import asked_adjoints, asked_branches
+from onnx_cfad.plans.branch_choice import Branches
+from onnx_cfad.plans.implicit_choice import implicit_choice
+from onnx_cfad.plans.over_memory import over_memory
+from onnx_cfad.plans.plan import Decision, Plan
+from onnx_cfad.plans.schedule import best_segment, least_segment
+from onnx_cfad.plans.tape_sizes import (
     MANY,
     OPERATIONS,
     bytes_kept,
@@ -47,7 +47,7 @@ from onnx_cfad.plan.tape_sizes import (
     widest_of,
     with_certain,
 )  # fmt: skip
-from onnx_cfad.plan.without_effect import without_effect
+from onnx_cfad.plans.without_effect import without_effect
 
 _LARGE_CARRY = 1 << 20  # bytes: from here a third level pays
 _LONG = 100_000  # iterations

@@ -10,7 +10,7 @@ import pytest
 import onnx_cfad as cfad
 from onnx_cfad.adjoint.checkpointed import Checkpointed
 from onnx_cfad.adjoint.taped import Taped
-from onnx_cfad.plan.plan import plan_from_json
+from onnx_cfad.plans.plan import plan_from_json
 from onnx_cfad.report.tables import plan_table
 from onnx_cfad.report.terminal import show
 from tests.onnx_text import model

@@ -8,7 +8,7 @@ from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.graph.regions import ControlFlowGraph, is_branch, is_loop, loop_site
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.options import Options
-from onnx_cfad.plan.plan import Decision
+from onnx_cfad.plans.plan import Decision
 
 
 def without_effect(sites: ControlFlowGraph, options: Options, decisions: dict[str, Decision]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from onnx_cfad.adjoint.checkpointed import MOST_LEVELS, Checkpointed
 from onnx_cfad.options import Options
-from onnx_cfad.plan.plan import Decision
+from onnx_cfad.plans.plan import Decision
 
 
 def over_memory(options: Options, outermost: Iterable[Decision]) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ import onnx.parser
 import pytest
 
 import onnx_cfad as cfad
-from onnx_cfad.plan import branch_choice
-from onnx_cfad.plan.plan import Decision
+from onnx_cfad.plans import branch_choice
+from onnx_cfad.plans.plan import Decision
 
 SITE = "main/loop/body/choice"
 

@@ -17,7 +17,7 @@ from onnx_cfad.adjoint.checkpointed import Checkpointed
 from onnx_cfad.adjoint.routed import Routed
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.unrolled import Unrolled
-from onnx_cfad.plan.plan import adjoint_from, branches_from_json, plan_from_json, written
+from onnx_cfad.plans.plan import adjoint_from, branches_from_json, plan_from_json, written
 from tests.adjoint.agreement import all_makers
 from tests.oracle import run_ort
 

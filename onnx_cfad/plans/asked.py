@@ -11,7 +11,7 @@ from onnx_cfad.graph.profile import Profile
 from onnx_cfad.graph.regions import ControlFlowGraph, branch_site, is_branch
 from onnx_cfad.names import ADJOINT
 from onnx_cfad.options import Options
-from onnx_cfad.plan.plan import adjoint_from, branches_from_json, plan_from_json
+from onnx_cfad.plans.plan import adjoint_from, branches_from_json, plan_from_json
 
 
 def asked_adjoints(sites: ControlFlowGraph, options: Options) -> dict[str, Adjoint]:

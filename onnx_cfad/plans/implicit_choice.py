@@ -12,7 +12,7 @@ from onnx_cfad.graph.regions import Site, loop_site
 from onnx_cfad.graph.stopping import tests_in
 from onnx_cfad.graph.trips import constant_of
 from onnx_cfad.options import Options
-from onnx_cfad.plan.plan import Decision
+from onnx_cfad.plans.plan import Decision
 from onnx_cfad.solvers.choice import described, elements_of, patience
 
 _TIGHT = {ir.DataType.FLOAT: 1e-5, ir.DataType.DOUBLE: 1e-9}  # tolerances of loops that are implicit unasked

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from onnx_cfad.plan.schedule import Schedule, best_segment
+from onnx_cfad.plans.schedule import Schedule, best_segment
 
 GRID = list(itertools.product((1, 2, 3, 7, 24, 100), (1, 2, 3, 5, 10), (1, 2, 3)))
 

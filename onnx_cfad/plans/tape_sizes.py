@@ -13,9 +13,9 @@ from onnx_cfad.adjoint.unrolled import Unrolled
 from onnx_cfad.graph.cost import EXACT, NARROW, UNKNOWN_SHAPE, LoopCost, bytes_of
 from onnx_cfad.graph.products import dear_products
 from onnx_cfad.graph.regions import Site, loop_site
-from onnx_cfad.plan.implicit_choice import bytes_of_results
-from onnx_cfad.plan.plan import Decision
-from onnx_cfad.plan.schedule import Schedule
+from onnx_cfad.plans.implicit_choice import bytes_of_results
+from onnx_cfad.plans.plan import Decision
+from onnx_cfad.plans.schedule import Schedule
 
 MANY, OPERATIONS = 1 << 20, 3
 """Bytes from which a tape is large, and operations for each byte of it up to which computing it again is cheap."""

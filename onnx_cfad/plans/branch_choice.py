@@ -19,8 +19,8 @@ from onnx_cfad.graph.regions import BranchSite, Region, Site, branch_site, captu
 from onnx_cfad.graph.walk import nodes_of
 from onnx_cfad.graph.work import work_of
 from onnx_cfad.options import Options
-from onnx_cfad.plan.plan import Decision
-from onnx_cfad.plan.tape_sizes import MANY, OPERATIONS, tape_type, widest_of, with_certain
+from onnx_cfad.plans.plan import Decision
+from onnx_cfad.plans.tape_sizes import MANY, OPERATIONS, tape_type, widest_of, with_certain
 
 _TIMES_WHAT_ENTERS = 2  # a branch is computed again where its residuals are as many times the bytes that enter it
 
