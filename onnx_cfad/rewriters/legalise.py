@@ -68,14 +68,19 @@ def legalise_operators(model: ir.Model, target: str) -> ir.Model:
     Raises:
         TargetError: A node draws random numbers.
     """
-    fold_known(model)
-    if DecomposeOperatorsPass(TABLES[target])(model).modified:
-        fold_known(model)
-    _refuse_draws(model)
+    decompose(model, target)
+    refuse_draws(model)
     return model
 
 
-def _refuse_draws(model: ir.Model) -> None:
+def decompose(model: ir.Model, target: str) -> None:
+    """As ``legalise_operators``, for a target that leaves nodes to ONNX Runtime: those that draw stay."""
+    fold_known(model)
+    if DecomposeOperatorsPass(TABLES[target])(model).modified:
+        fold_known(model)
+
+
+def refuse_draws(model: ir.Model) -> None:
     """Refuses random numbers: TVM draws others than ONNX Runtime does, or none, so that no check could hold."""
     for node in model.graph.all_nodes():
         if not subgraphs_of(node) and not is_pure(node):

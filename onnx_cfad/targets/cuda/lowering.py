@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from onnx_cfad.errors import TargetError
 from onnx_cfad.saving import save
 from onnx_cfad.targets.tvm.partition import Partition
 from onnx_cfad.targets.tvm.signatures import Signature, digest
-from onnx_cfad.targets.tvm.specialise import Met, specialised
+from onnx_cfad.targets.tvm.specialise import Met, declared, specialised
 
 Array = np.ndarray[Any, Any]
 Ask = Callable[[str, Mapping[str, Any]], tuple[dict[str, Any], dict[str, Array]]]
@@ -53,7 +53,7 @@ class Kernels:
 def lower_bodies(
     parts: Partition, met: Mapping[str, Met], architecture: str, ask: Ask, prefix: str = "body"
 ) -> Kernels:
-    """CUDA C and launches of every body that a run has met, for the signatures that it was met with.
+    """CUDA C and launches of every body, for the signatures that a run has met it with, else for its declared shapes.
 
     Args:
         parts: The program with its bodies.
@@ -64,16 +64,25 @@ def lower_bodies(
     """
     made = Kernels()
     for number, (name, body) in enumerate(parts.bodies.items()):
-        if name not in met:
-            made.hosted[name] = "it did not run on the sample inputs"
+        guarded, signatures = _signatures(body, met.get(name))
+        if not signatures:
+            made.hosted[name] = "it did not run on the sample inputs, and its shapes are not known without a run"
             continue
-        made.guarded[name] = list(met[name].guarded)
+        made.guarded[name] = list(guarded)
         try:
-            for position, signature in enumerate(met[name].counts):
+            for position, signature in enumerate(signatures):
                 _lower(made, name, body, signature, f"{prefix}_{number}_{position}", architecture, ask)
         except TargetError as error:
             made.hosted[name] = error.what
     return made
+
+
+def _signatures(body: ir.Model, met: Met | None) -> tuple[Sequence[int], Sequence[Signature]]:
+    """The inputs whose values are part of a signature, and the signatures that kernels are made for."""
+    if met is not None:
+        return met.guarded, list(met.counts)
+    signature = declared(body)
+    return (), [] if signature is None else [signature]
 
 
 def _lower(

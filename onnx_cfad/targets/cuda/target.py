@@ -39,6 +39,7 @@ from onnx_cfad.targets.onnxruntime import OnnxRuntimeBody
 from onnx_cfad.targets.tvm import environments
 from onnx_cfad.targets.tvm.hostprog import HostProgram, HostProgramError, Machine
 from onnx_cfad.targets.tvm.partition import partition
+from onnx_cfad.targets.tvm.prepared import prepared
 from onnx_cfad.targets.tvm.specialise import meet
 from onnx_cfad.targets.tvm.worker import Worker, shared_worker
 
@@ -85,7 +86,7 @@ class Cuda(Target):
 
     def lower(self, model: ir.Model, folder: Path, feeds: Mapping[str, Array], options: Options, tell: Tell) -> Lowered:
         """Compiles ``model``; see ``Target``."""
-        model, notes = predicated(model)
+        model, notes = predicated(prepared(model, feeds, options.build or "relax"))
         if options.build == "relay":
             return _by_relay(model, folder, feeds, options, tell, notes)
         parts = partition(model)

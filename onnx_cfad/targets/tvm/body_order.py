@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from onnx_cfad.graph.shape_deciding import shape_deciding_inputs
 from onnx_cfad.targets.branch_order import BranchOrder
 from onnx_cfad.targets.tvm.hostprog import Block, Branch, Call, Repeat
 from onnx_cfad.targets.tvm.partition import Partition
 from onnx_cfad.targets.tvm.signatures import Signature
-from onnx_cfad.targets.tvm.specialise import Met
+from onnx_cfad.targets.tvm.specialise import Met, declared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,16 +85,6 @@ def _scheduled(name: str, sides: tuple[str, ...], body: ir.Model, met: Met | Non
     if met is not None:
         signatures = tuple(sorted(met.counts, key=lambda signature: -met.counts[signature]))
     else:
-        signature = _declared(body) if side in order.hot else None
+        signature = declared(body) if side in order.hot else None
         signatures = () if signature is None else (signature,)
     return Scheduled(name, side, order.counts.get(side), 0 if met is None else met.calls, signatures)
-
-
-def _declared(body: ir.Model) -> Signature | None:
-    """The signature of a body that the sample inputs did not meet, where what is known of its inputs makes one."""
-    found: list[tuple[str, tuple[int, ...], None]] = []
-    for value in body.graph.inputs:
-        if value.dtype is None or value.shape is None or not value.shape.is_static():
-            return None
-        found.append((value.dtype.numpy().name, tuple(int(d) for d in value.shape.numpy()), None))
-    return None if shape_deciding_inputs(body.graph) else tuple(found)

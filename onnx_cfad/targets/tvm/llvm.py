@@ -19,9 +19,7 @@ import onnx_ir as ir
 from onnx_cfad.errors import TargetError
 from onnx_cfad.graph.regions import is_branch, is_loop, label, loop_site
 from onnx_cfad.graph.trips import trip_count
-from onnx_cfad.graph.types import infer_types
-from onnx_cfad.model import normalise
-from onnx_cfad.rewriters.legalise import LONG, legalise, legalise_operators
+from onnx_cfad.rewriters.legalise import LONG, legalise, refuse_draws
 from onnx_cfad.runtime import Session
 from onnx_cfad.saving import save
 from onnx_cfad.targets.base import Array, Artifact, Limits, Lowered, Options, Target, Tell
@@ -32,11 +30,11 @@ from onnx_cfad.targets.tvm import environments
 from onnx_cfad.targets.tvm.bisect import blame
 from onnx_cfad.targets.tvm.builds import BUILDS
 from onnx_cfad.targets.tvm.hosted import Plan, hosted, run_hosted
+from onnx_cfad.targets.tvm.prepared import prepared
 from onnx_cfad.targets.tvm.signatures import signature_of
-from onnx_cfad.targets.tvm.specified import with_bodies
 from onnx_cfad.targets.tvm.step import Step
 from onnx_cfad.targets.tvm.tuning import Outcome, Tunable, tune
-from onnx_cfad.targets.tvm.whole_loop import why_not_whole, with_shapes
+from onnx_cfad.targets.tvm.whole_loop import why_not_whole
 from onnx_cfad.targets.tvm.worker import Worker, shared_worker
 
 _LIBRARY = "model.so"
@@ -76,9 +74,8 @@ class Llvm(Target):
         order = branch_order(model, options.profile)
         if options.tune is not None:
             step.call("search_is_possible", {})
-        model = with_bodies(_with_inputs_of(model, feeds), kind)
-        model = with_shapes(model) if kind == "relax" else legalise_operators(model, kind)
-        infer_types(model)
+        model = prepared(model, feeds, kind)
+        refuse_draws(model)
         notes: list[str] = []
         if options.form in _WHOLE:
             reason = _why_not_whole(model, kind, options) if options.form == "auto" else None
@@ -157,17 +154,6 @@ def _installed() -> str:
 
 def _worker(kind: str, options: Options) -> Worker:
     return shared_worker(kind, environments.interpreter(kind), threads=options.threads)
-
-
-def _with_inputs_of(model: ir.Model, feeds: Mapping[str, Array]) -> ir.Model:
-    """``model`` in normal form, its inputs declared as the sample inputs are; those with a default become constants."""
-    model = normalise(model)
-    for value in list(model.graph.inputs):
-        if value.name in feeds:
-            value.shape = ir.Shape(feeds[value.name or ""].shape)
-        else:
-            model.graph.inputs.remove(value)
-    return model
 
 
 def _why_not_whole(model: ir.Model, kind: str, options: Options) -> str | None:

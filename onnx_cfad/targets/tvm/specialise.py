@@ -78,6 +78,16 @@ def _guarded(body: ir.Model, values: Sequence[np.ndarray[Any, Any]]) -> tuple[in
     return tuple(k for k in shape_deciding_inputs(model.graph) if values[k].size <= MOST_GUARDED)
 
 
+def declared(body: ir.Model) -> Signature | None:
+    """The signature of a body that a run did not meet, where what is known of its inputs makes one."""
+    found: list[tuple[str, tuple[int, ...], None]] = []
+    for value in body.graph.inputs:
+        if value.dtype is None or value.shape is None or not value.shape.is_static():
+            return None
+        found.append((value.dtype.numpy().name, tuple(int(d) for d in value.shape.numpy()), None))
+    return None if shape_deciding_inputs(body.graph) else tuple(found)
+
+
 def specialised(body: ir.Model, signature: Signature, target: str) -> ir.Model:
     """``body`` for inputs of exactly this signature, legalised for ``target``; its interface stays.
 

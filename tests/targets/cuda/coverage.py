@@ -18,11 +18,13 @@ from typing import Any
 
 from onnx_cfad.errors import CfadError
 from onnx_cfad.model import load
+from onnx_cfad.targets.base import plain_feeds
 from onnx_cfad.targets.cuda import nvcc
 from onnx_cfad.targets.cuda.lowering import lower_bodies
 from onnx_cfad.targets.cuda.target import predicated
 from onnx_cfad.targets.tvm.environments import interpreter
 from onnx_cfad.targets.tvm.partition import partition
+from onnx_cfad.targets.tvm.prepared import prepared
 from onnx_cfad.targets.tvm.specialise import meet
 from onnx_cfad.targets.tvm.worker import Worker
 from tests.targets.__main__ import FORMS, cases
@@ -78,9 +80,10 @@ def _outcome(worker: Worker, name: str, form: str, prefix: str, case: Case) -> O
         return worker.call(command, arguments, timeout_s=_SECONDS)
 
     try:
-        model, _ = predicated(load(case.model))
+        feeds = plain_feeds(case.feeds)
+        model, _ = predicated(prepared(load(case.model), feeds, "relax"))
         parts = partition(model)
-        met, _ = meet(parts, case.feeds)
+        met, _ = meet(parts, feeds)
         made = lower_bodies(parts, met, nvcc.ARCHITECTURES[0], ask, prefix)
     except CfadError as error:
         return Outcome(name, form, no_program=str(error))

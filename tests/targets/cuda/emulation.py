@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\) \{')
+_ALIGNED = re.compile(r"(__shared__) (alignas\(\d+\))")  # g++ wants the other order
 _PRELUDE = r"""
 #include <cmath>
 #include <cstdint>
@@ -125,6 +126,7 @@ class Emulated:
         parts = [text for text in kernels.split('extern "C" __global__') if "{" in text]
         wrappers = [_wrapper('extern "C" __global__' + text) for text in parts]
         text, library = self._folder / "kernels.cpp", self._folder / "kernels.so"
+        kernels = _ALIGNED.sub(r"\2 \1", kernels)
         text.write_text("\n".join([_PRELUDE, kernels, *wrappers]), encoding="utf-8")
         command = ["g++", "-O1", "-w", "-fPIC", "-shared", "-std=c++17", str(text), "-o", str(library)]
         subprocess.run(command, check=True, capture_output=True)

@@ -15,6 +15,7 @@ import onnx.parser
 import pytest
 from typer.testing import CliRunner
 
+import onnx_cfad as cfad
 from onnx_cfad.cli import app
 from onnx_cfad.errors import TargetError
 from onnx_cfad.model import load
@@ -28,6 +29,7 @@ from onnx_cfad.targets.tvm.environments import interpreter
 from onnx_cfad.targets.tvm.worker import Worker
 from tests.corpus import CORPUS
 from tests.execution import relative_error, run_in_onnxruntime
+from tests.rewriters.test_expand_recurrent import HIDDEN, SEQUENCES, STEPS, recurrent
 from tests.targets.cuda.emulation import Emulated
 from tests.targets.tvm.host_corpus import corpus_case
 
@@ -84,18 +86,72 @@ def test_kernels_compute_what_onnxruntime_does(
     monkeypatch.setattr(nvcc, "find", lambda: None)  # the emulation compiles the source itself
     case = corpus_case(CORPUS[group][name], form)
     assert case is not None
-    program = lowered(case.model, case.feeds, tmp_path / "artifact")
+    assert_kernels_compute(case.model, case.feeds, tmp_path)
+
+
+def assert_kernels_compute(model: onnx.ModelProto, feeds: dict[str, Any], folder: Path) -> KernelProgram:
+    """Every body is kernels, and they give what ONNX Runtime does."""
+    program = lowered(model, feeds, folder / "artifact")
     assert not [note for note in program.manifest.notes if "stays on the CPU" in note]
     (program.folder / "kernels.sm_80.cubin").touch()
-    gpu = Emulated(tmp_path)
-    found = program.run_on(gpu, case.feeds)
+    gpu = Emulated(folder)
+    found = program.run_on(gpu, feeds)
     assert gpu.launched
-    for output, value in run_in_onnxruntime(case.model, case.feeds).items():
+    for output, value in run_in_onnxruntime(model, feeds).items():
         assert found[output].shape == value.shape
         if value.dtype.kind == "f":
             assert relative_error(found[output], value) < 1e-5
         else:
             np.testing.assert_array_equal(found[output], value)
+    return program
+
+
+def lstm_gradient() -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """The gradient of an LSTM, which keeps the operator for the primal."""
+    model, feeds = recurrent("LSTM", "forward", ("b",), ("y",))
+    seed = np.random.default_rng(2).standard_normal((STEPS, 1, SEQUENCES, HIDDEN))
+    gradient = cfad.vjp(model, wrt=["x", "w", "r"]).proto()
+    assert "LSTM" in [node.op_type for node in gradient.graph.node]
+    return gradient, {**feeds, "y_grad": seed.astype(np.float32)}
+
+
+@with_compiler
+@pytest.mark.relax
+def test_lstm_and_an_operator_that_its_specification_defines_are_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvcc, "find", lambda: None)
+    assert_kernels_compute(*lstm_gradient(), tmp_path)
+    swish = onnx.parser.parse_model(
+        '<ir_version: 11, opset_import: ["" : 24]> s (float[5] x) => (float[5] y) { y = Swish <alpha = 0.5> (x) }'
+    )
+    (tmp_path / "swish").mkdir()
+    x = np.linspace(-2, 2, 5, dtype=np.float32)
+    program = assert_kernels_compute(swish, {"x": x}, tmp_path / "swish")
+    assert program.manifest.form.startswith("1 kernels for 1 of 1 bodies")
+
+
+@with_nvcc
+@pytest.mark.relax
+def test_nvcc_compiles_the_kernels_of_an_lstm(tmp_path: Path) -> None:
+    program = lowered(*lstm_gradient(), tmp_path / "artifact")
+    assert not [note for note in program.manifest.notes if "stays on the CPU" in note]
+    for architecture in nvcc.ARCHITECTURES:
+        assert (program.folder / f"kernels.{architecture}.cubin").read_bytes().startswith(b"\x7fELF")
+        assert program.manifest.program["decisions"][f"{architecture} ptx"]
+
+
+@pytest.mark.relax
+def test_a_branch_that_the_samples_do_not_take_has_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its branches return other shapes, so it is not predicated; those of the side not taken follow from the model."""
+    monkeypatch.setattr(nvcc, "find", lambda: None)
+    text = BRANCH.replace("=> (float[64] y)", "=> (float[n] y)").replace("(float[64] b)", "(float[128] b)")
+    text = text.replace("b = Mul (t, x)", "b = Concat <axis = 0> (t, x)")
+    feeds = {"x": np.ones(64, np.float32), "p": np.array(True)}
+    program = lowered(onnx.parser.parse_model(text), feeds, tmp_path / "artifact")
+    assert "0 of 1 branches are predicated" in program.manifest.notes
+    bodies = json.loads((program.folder / "launches.json").read_text())["bodies"]
+    assert [name for name in bodies if "/else" in name]
 
 
 @pytest.mark.relax
