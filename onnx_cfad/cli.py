@@ -13,9 +13,38 @@ from typing import Annotated
 import typer
 
 from onnx_cfad import __version__
+from onnx_cfad.cli_options import (
+    AsJson,
+    ClipCarries,
+    ClipNorm,
+    ClipValue,
+    ImplicitFallback,
+    ImplicitOutputs,
+    Levels,
+    Loss,
+    Memory,
+    Mode,
+    Model,
+    Outputs,
+    Plan,
+    ProfileFile,
+    Quiet,
+    ReplaceNan,
+    Seeds,
+    Segment,
+    Sites,
+    StopGradient,
+    StraightThrough,
+    Tape,
+    Target,
+    Trips,
+    Wrt,
+    WrtInitializers,
+)
 from onnx_cfad.cli_targets import compile_for_target, targets
 from onnx_cfad.command_errors import DOES_NOT_HOLD, reports_errors
 from onnx_cfad.interruptions import leave_on_signals
+from onnx_cfad.model_file import check_model_file
 from onnx_cfad.options import INITIALIZERS, Initializers, Options, seed_count
 
 app = typer.Typer(
@@ -25,101 +54,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The .onnx file.", show_default=False)]
-Wrt = Annotated[
-    list[str] | None,
-    typer.Option("--wrt", metavar="NAME", help="Differentiate by this input or initializer; may be repeated."),
-]
-WrtInitializers = Annotated[
-    bool,
-    typer.Option("--wrt-initializers", help="Differentiate by every weight, and by inputs only if --wrt names them."),
-]
-Outputs = Annotated[
-    list[str] | None, typer.Option("--outputs", metavar="NAME", help="Differentiate this output; may be repeated.")
-]
-Loss = Annotated[
-    str | None, typer.Option("--loss", metavar="NAME", help="Differentiate this scalar output; its seed is 1.")
-]
-StopGradient = Annotated[
-    list[str] | None, typer.Option("--stop-gradient", metavar="NAME", help="Take this value as a constant; may repeat.")
-]
-StraightThrough = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--straight-through", metavar="OP", help="Pass the cotangent through Round, QuantizeLinear, ...; may repeat."
-    ),
-]
-Plan = Annotated[
-    str,
-    typer.Option(
-        "--plan",
-        metavar="KIND|FILE",
-        help="How loops are run backwards: auto, taped, checkpointed, implicit, unrolled, or by the FILE of a plan.",
-    ),
-]
-Sites = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--site", metavar="PATH=ADJOINT", help="The same for one site, such as main/loop=taped; may be repeated."
-    ),
-]
-Segment = Annotated[
-    int | None,
-    typer.Option(
-        "--segment", min=0, metavar="N", help="Iterations in a segment of a checkpointed loop; 0: the run decides."
-    ),
-]
-Levels = Annotated[int | None, typer.Option("--levels", min=2, metavar="N", help="Levels of a checkpointed loop.")]
-Tape = Annotated[
-    str | None,
-    typer.Option("--tape", metavar="float16|bfloat16", help="Tape wider values in half the bytes, less exactly."),
-]
-ImplicitFallback = Annotated[
-    str | None,
-    typer.Option(
-        "--implicit-fallback", metavar="checkpointed|nan|none", help="Where an implicit loop did not converge."
-    ),
-]
-ImplicitOutputs = Annotated[
-    bool, typer.Option("--implicit-outputs", help="Outputs that say whether implicit loops converged.")
-]
-Memory = Annotated[
-    str | None, typer.Option("--memory", metavar="BYTES", help="What tapes may take under --plan auto, such as 512MiB.")
-]
-Trips = Annotated[
-    int | None, typer.Option("--trips", min=0, metavar="N", help="Trip count to plan for where the model has none.")
-]
-Target = Annotated[
-    str | None, typer.Option("--target", metavar="ort|llvm|cuda|ascend", help="What the plan is made for.")
-]
-ProfileFile = Annotated[
-    Path | None, typer.Option("--profile", metavar="FILE", help="What real runs did, from `onnx-cfad profile -o`.")
-]
-Mode = Annotated[
-    str,
-    typer.Option(
-        "--mode", metavar="reverse|forward|hvp", help="Gradients; tangents; or Hessian-vector products of --loss."
-    ),
-]
-ClipValue = Annotated[
-    float | None, typer.Option("--clip-value", metavar="X", help="Clamp the elements of gradients to [-X, X].")
-]
-ClipNorm = Annotated[
-    float | None, typer.Option("--clip-norm", metavar="X", help="Scale the gradients to a 2-norm of X at most.")
-]
-ClipCarries = Annotated[
-    bool, typer.Option("--clip-carries", help="Clip the cotangent of every loop carry in every iteration too.")
-]
-ReplaceNan = Annotated[bool, typer.Option("--replace-nan", help="Elements of gradients that are NaN become 0.")]
-Seeds = Annotated[
-    str | None,
-    typer.Option(
-        "--seeds", metavar="K|NAME", help="A leading axis of K seeds (tangents) and results; NAME: the run decides K."
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
 def main() -> None:
@@ -192,6 +126,7 @@ def transform(
     quiet: Quiet = False,
 ) -> None:
     """Differentiate MODEL and write the result; prints the plan and what it costs."""
+    check_model_file(model)  # before the second that the imports take; as in the other commands
     from onnx_cfad.planning import with_plan  # noqa: PLC0415
     from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415 - heavy, as everything below
     from onnx_cfad.report.tables import report_table  # noqa: PLC0415
@@ -237,6 +172,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show the control flow of MODEL: sites, trip counts, carries, captured values, operators without a rule."""
+    check_model_file(model)
     from onnx_cfad.inspection import inspect as inspect_model  # noqa: PLC0415
     from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
     from onnx_cfad.report.tables import inspection_tree  # noqa: PLC0415
@@ -273,6 +209,7 @@ def print_plan(
     as_json: AsJson = False,
 ) -> None:
     """Show how each loop and branch of MODEL would be run backwards, the tape it would take, and why."""
+    check_model_file(model)
     from onnx_cfad.api import plan as plan_of  # noqa: PLC0415
     from onnx_cfad.model import load  # noqa: PLC0415
     from onnx_cfad.report.tables import plan_table  # noqa: PLC0415
@@ -322,6 +259,7 @@ def run_profile(
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Run MODEL on inputs and count: outcomes of branches, iterations of loops, time in each region."""
+    check_model_file(model)
     from onnx_cfad.model import load  # noqa: PLC0415
     from onnx_cfad.profiling import profile_files  # noqa: PLC0415
     from onnx_cfad.report.tables import profile_table  # noqa: PLC0415
@@ -363,6 +301,8 @@ def validate(
     quiet: Quiet = False,
 ) -> None:
     """Check a gradient against finite differences of MODEL; exit code 1 where it does not hold, or none is checked."""
+    for path in filter(None, (model, gradient)):
+        check_model_file(path)
     from onnx_cfad.arrays import read_npz  # noqa: PLC0415
     from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
     from onnx_cfad.report.tables import validation_table  # noqa: PLC0415
@@ -398,6 +338,7 @@ def expand(
     quiet: Quiet = False,
 ) -> None:
     """Write MODEL with its Gradient, Adagrad, Adam and Momentum nodes written out in standard operators."""
+    check_model_file(model)
     from onnx_cfad.expand_training import expand_training, training_operators  # noqa: PLC0415
     from onnx_cfad.model import load, normalise  # noqa: PLC0415
     from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
@@ -435,6 +376,8 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run MODEL in ONNX Runtime or on another target, or what was compiled, on X.npz; write the outputs to Y.npz."""
+    if not model.is_dir():  # which compile wrote
+        check_model_file(model)
     from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415
     from onnx_cfad.report.terminal import working  # noqa: PLC0415
     from onnx_cfad.run import run_file  # noqa: PLC0415

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from onnx_cfad.cli_options import AsJson, Model, Quiet
 from onnx_cfad.command_errors import DOES_NOT_HOLD, reports_errors
+from onnx_cfad.model_file import check_model_file
 
 targets = typer.Typer(name="targets", help="What compiles and runs models besides ONNX Runtime.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Kinds = Annotated[list[str] | None, typer.Argument(metavar="[relay|relax]...", help="Default: all.")]
 
 
@@ -101,7 +101,7 @@ def clean(
 def compile_for_target(
     context: typer.Context,  # noqa: ARG001
     *,
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The .onnx file.", show_default=False)],
+    model: Model,
     target: Annotated[
         str, typer.Option("--target", metavar="llvm|cuda", help="What to compile for.", show_default=False)
     ],
@@ -146,6 +146,7 @@ def compile_for_target(
     quiet: Quiet = False,
 ) -> None:
     """Compile MODEL for a target and write it, with a manifest, to DIR; checked against ONNX Runtime."""
+    check_model_file(model)
     from onnx_cfad.arrays import read_npz  # noqa: PLC0415
     from onnx_cfad.planning import profile_text  # noqa: PLC0415
     from onnx_cfad.report.plain_data import to_json  # noqa: PLC0415

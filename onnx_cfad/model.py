@@ -19,6 +19,7 @@ from onnx_cfad.errors import ModelError
 from onnx_cfad.expand_bodies import expand_bodies
 from onnx_cfad.functions import inline_functions, root_message
 from onnx_cfad.graph.walk import nodes_of
+from onnx_cfad.model_file import check_model_file
 from onnx_cfad.opsets import convert_opset, stamp_versions
 from onnx_cfad.rewriters.expand_sequence_map import ExpandSequenceMapPass
 from onnx_cfad.saving import fingerprint, quiet_serde, save
@@ -41,7 +42,6 @@ Source: TypeAlias = Union[str, "os.PathLike[str]", onnx.ModelProto, ir.Model, Pr
 """Where a model can come from."""
 
 _DATA_FIELDS = ("float_data", "double_data", "int64_data", "int32_data", "uint64_data")
-_MAX_FILE_BYTES = 2**31
 _DATA_TYPES = frozenset(int(dtype) for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED)
 _MAX_NODES = 1_000_000
 _OLDEST_IR_WITH_DEFAULTS = 4
@@ -102,29 +102,15 @@ def normalise(model: ir.Model) -> ir.Model:
 
 def _read(path: Path) -> onnx.ModelProto:
     where = str(path)
+    check_model_file(path)
     try:
-        if path.is_dir() and (path / "manifest.json").is_file():
-            remedy = "`run` takes it; elsewhere name the .onnx file that it was made from."
-            raise ModelError(where, "is what `compile` wrote, not an ONNX model", remedy)
-        if path.is_dir():
-            raise ModelError(where, "is a directory, not an ONNX model", "Name the .onnx file in it.")
-        if where == "-" and not path.exists():
-            raise ModelError(where, "standard input is not read", "Name the .onnx file.")
-        if not path.is_file():
-            raise ModelError(where, "there is no such file" if not path.exists() else "is not a regular file")
-        size = path.stat().st_size
-        if size == 0:
-            raise ModelError(where, "the file is empty")
-        if size > _MAX_FILE_BYTES:
-            raise ModelError(where, f"{size:,} bytes are more than a protobuf file can have", "Use external data.")
-        proto = onnx.ModelProto.FromString(path.read_bytes())
+        return onnx.ModelProto.FromString(path.read_bytes())
     except OSError as error:
         raise ModelError(where, f"cannot be read: {error.strerror or error}") from error
     except DecodeError as error:
         raise ModelError(
             where, "is not an ONNX model, or is cut short, or is nested too deep", "Export or download it again."
         ) from error
-    return proto
 
 
 def _deserialize(proto: onnx.ModelProto, where: str) -> ir.Model:

@@ -50,16 +50,19 @@ def test_a_signal_while_writing_leaves_no_file(name: str, tmp_path: pathlib.Path
     assert not list(tmp_path.iterdir())
 
 
-def test_an_interruption_while_the_package_is_imported_is_one_line() -> None:
-    program = textwrap.dedent("""
+@pytest.mark.parametrize("module", ["onnx_cfad.errors", "onnx_cfad.cli", "onnx_cfad.inspection", "sympy"])
+def test_an_interruption_while_the_package_is_imported_is_one_line(module: str) -> None:
+    program = f"MODEL, MODULE = {str(MODEL)!r}, {module!r}" + textwrap.dedent("""
         import sys
         sys.orig_argv = ["python", "-m", "onnx_cfad", "inspect"]
         class Interrupt:
             def find_spec(self, name, path=None, target=None):
-                if name == "onnx_cfad.validation":
+                if name == MODULE:
                     raise KeyboardInterrupt
         sys.meta_path.insert(0, Interrupt())
-        import onnx_cfad
+        sys.argv[1:] = ["inspect", MODEL]
+        from onnx_cfad.__main__ import main
+        main()
     """)
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), check=False, timeout=120

@@ -19,8 +19,8 @@ from onnx_cfad.model import load, normalise
 from onnx_cfad.options import Options
 from onnx_cfad.simplify import simplify_branches
 from tests.adjoint.agreement import all_makers, run
+from tests.cli.calls import call
 from tests.corpus import Example
-from tests.test_cli import call
 
 # A while loop whose body branches on the carry and holds a loop of as many iterations as the outer one has done.
 NESTED = """<ir_version: 10, opset_import: ["": 21]> nested (double x, double by, bool p) => (double y)

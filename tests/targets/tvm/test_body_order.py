@@ -22,7 +22,7 @@ from onnx_cfad.targets.compilation import compile_model
 from onnx_cfad.targets.tvm.body_order import Schedule, schedule
 from onnx_cfad.targets.tvm.partition import partition
 from onnx_cfad.targets.tvm.specialise import meet
-from tests.test_cli import call
+from tests.cli.calls import call
 
 BUILDS = [pytest.param("relay", marks=pytest.mark.relay), pytest.param("relax", marks=pytest.mark.relax)]
 

@@ -1,0 +1,103 @@
+"""The arguments and options that several commands share, with their help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The .onnx file.", show_default=False)]
+Wrt = Annotated[
+    list[str] | None,
+    typer.Option("--wrt", metavar="NAME", help="Differentiate by this input or initializer; may be repeated."),
+]
+WrtInitializers = Annotated[
+    bool,
+    typer.Option("--wrt-initializers", help="Differentiate by every weight, and by inputs only if --wrt names them."),
+]
+Outputs = Annotated[
+    list[str] | None, typer.Option("--outputs", metavar="NAME", help="Differentiate this output; may be repeated.")
+]
+Loss = Annotated[
+    str | None, typer.Option("--loss", metavar="NAME", help="Differentiate this scalar output; its seed is 1.")
+]
+StopGradient = Annotated[
+    list[str] | None, typer.Option("--stop-gradient", metavar="NAME", help="Take this value as a constant; may repeat.")
+]
+StraightThrough = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--straight-through", metavar="OP", help="Pass the cotangent through Round, QuantizeLinear, ...; may repeat."
+    ),
+]
+Plan = Annotated[
+    str,
+    typer.Option(
+        "--plan",
+        metavar="KIND|FILE",
+        help="How loops are run backwards: auto, taped, checkpointed, implicit, unrolled, or by the FILE of a plan.",
+    ),
+]
+Sites = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--site", metavar="PATH=ADJOINT", help="The same for one site, such as main/loop=taped; may be repeated."
+    ),
+]
+Segment = Annotated[
+    int | None,
+    typer.Option(
+        "--segment", min=0, metavar="N", help="Iterations in a segment of a checkpointed loop; 0: the run decides."
+    ),
+]
+Levels = Annotated[int | None, typer.Option("--levels", min=2, metavar="N", help="Levels of a checkpointed loop.")]
+Tape = Annotated[
+    str | None,
+    typer.Option("--tape", metavar="float16|bfloat16", help="Tape wider values in half the bytes, less exactly."),
+]
+ImplicitFallback = Annotated[
+    str | None,
+    typer.Option(
+        "--implicit-fallback", metavar="checkpointed|nan|none", help="Where an implicit loop did not converge."
+    ),
+]
+ImplicitOutputs = Annotated[
+    bool, typer.Option("--implicit-outputs", help="Outputs that say whether implicit loops converged.")
+]
+Memory = Annotated[
+    str | None, typer.Option("--memory", metavar="BYTES", help="What tapes may take under --plan auto, such as 512MiB.")
+]
+Trips = Annotated[
+    int | None, typer.Option("--trips", min=0, metavar="N", help="Trip count to plan for where the model has none.")
+]
+Target = Annotated[
+    str | None, typer.Option("--target", metavar="ort|llvm|cuda|ascend", help="What the plan is made for.")
+]
+ProfileFile = Annotated[
+    Path | None, typer.Option("--profile", metavar="FILE", help="What real runs did, from `onnx-cfad profile -o`.")
+]
+Mode = Annotated[
+    str,
+    typer.Option(
+        "--mode", metavar="reverse|forward|hvp", help="Gradients; tangents; or Hessian-vector products of --loss."
+    ),
+]
+ClipValue = Annotated[
+    float | None, typer.Option("--clip-value", metavar="X", help="Clamp the elements of gradients to [-X, X].")
+]
+ClipNorm = Annotated[
+    float | None, typer.Option("--clip-norm", metavar="X", help="Scale the gradients to a 2-norm of X at most.")
+]
+ClipCarries = Annotated[
+    bool, typer.Option("--clip-carries", help="Clip the cotangent of every loop carry in every iteration too.")
+]
+ReplaceNan = Annotated[bool, typer.Option("--replace-nan", help="Elements of gradients that are NaN become 0.")]
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds", metavar="K|NAME", help="A leading axis of K seeds (tangents) and results; NAME: the run decides K."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

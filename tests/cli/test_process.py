@@ -1,0 +1,38 @@
+"""Real runs: what a shell sees."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx_cfad
+from tests.cli.bad_models import truncated
+from tests.cli.calls import process
+
+
+class TestProcess:
+    """Real runs: what a shell sees."""
+
+    def test_version(self, tmp_path: Path) -> None:
+        done = process("--version", cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"onnx-cfad {onnx_cfad.__version__}\n", "")
+
+    def test_whole_way_without_a_word_on_standard_error(self, loop: Path, tmp_path: Path) -> None:
+        for arguments in (["inspect", loop], ["transform", loop], ["validate", loop, loop.with_name("loop.grad.onnx")]):
+            done = process(*arguments, cwd=tmp_path)
+            assert (done.returncode, done.stderr) == (0, ""), done
+            assert "\x1b" not in done.stdout
+
+    def test_bad_input_is_one_line_and_leaves_no_file(self, tmp_path: Path) -> None:
+        source = truncated(tmp_path)
+        done = process("transform", source.name, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("error: truncated.onnx: ")
+        assert done.stderr.count("\n") == 1
+        assert list(tmp_path.iterdir()) == [source]
+
+    def test_reader_that_goes_away_is_no_bug(self, loop: Path, tmp_path: Path) -> None:
+        command = f"{sys.executable} -m onnx_cfad inspect {loop.name} | head -n 1"
+        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert "report" not in done.stderr
