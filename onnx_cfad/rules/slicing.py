@@ -1,8 +1,9 @@
 """Slice: the cotangent padded with zeros to the shape that was sliced.
 
 Bounds, axes and steps may be computed, and dimensions unknown. With steps of 1 that is one Pad, whose widths are
-computed for all axes at once. Other constant steps spread the cotangent first. Computed steps leave the slicing to
-Slice itself, applied to the numbers of the elements.
+computed for all axes at once. Other constant steps spread the cotangent first, steps of at least the length of an axis
+like one of that length: tf2onnx takes one element by a step of 10^9. Computed steps, and long ones along an axis of
+unknown length, leave the slicing to Slice itself, applied to the numbers of the elements.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from onnx_cfad.rules.scatter_add import ascending, shaped, unpicked
 
 _BEYOND = 2**31 - 1  # a bound that exporters write for "to the end"
 _TO_START = -(2**62)
+_LONGEST_SPREAD = 64  # zeros that may be put behind an element of an axis of unknown length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +41,7 @@ def slice_(
 
 
 def _unsliced(ct: Expr, x: Expr, starts: Expr, ends: Expr, axes: Expr | None, steps: Expr | None) -> Expr:
-    strides = np.ones(1, np.int64) if steps is None else steps.const
+    strides = np.ones(1, np.int64) if steps is None else _shortened(steps.const, x, axes)
     if strides is not None and _is_flip(starts, ends, strides):
         return op.Slice(ct, starts, ends, axes, steps)
     if strides is None or (np.any(strides != 1) and not (x.has_rank and (axes is None or axes.const is not None))):
@@ -53,6 +55,18 @@ def _unsliced(ct: Expr, x: Expr, starts: Expr, ends: Expr, axes: Expr | None, st
     return pad_along(ct, widths, bounds.axes)
 
 
+def _shortened(steps: np.ndarray | None, x: Expr, axes: Expr | None) -> np.ndarray | None:
+    """Constant steps, none longer than its axis, which take the same elements; None where that is not certain."""
+    if steps is None or np.all(np.abs(steps) == 1):
+        return steps
+    named = np.arange(steps.size) if axes is None else axes.const
+    dims = [None] * steps.size if named is None or not x.has_rank else [x.dims[int(axis)] for axis in named]
+    if any(dim is None and abs(int(step)) > _LONGEST_SPREAD for step, dim in zip(steps, dims, strict=True)):
+        return None
+    longest = [abs(int(step)) if dim is None else max(dim, 1) for step, dim in zip(steps, dims, strict=True)]
+    return np.sign(steps) * np.minimum(np.abs(steps), longest)
+
+
 def _is_flip(starts: Expr, ends: Expr, strides: np.ndarray) -> bool:
     """Whether every axis that the Slice names is reversed as a whole."""
     if np.any(strides != -1) or starts.const is None or ends.const is None:
@@ -63,7 +77,8 @@ def _is_flip(starts: Expr, ends: Expr, strides: np.ndarray) -> bool:
 def _axes(starts: Expr, axes: Expr | None) -> Expr:
     """The axes as int64; the leading ones where the Slice names none."""
     if axes is not None:
-        return axes.cast(ir.DataType.INT64)
+        known = axes.const
+        return axes.cast(ir.DataType.INT64) if known is None else starts.builder.constant(known.astype(np.int64))
     count = starts.dims[0] if starts.has_rank else None
     if count is None:
         return ascending(starts.size)
