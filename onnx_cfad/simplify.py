@@ -19,6 +19,7 @@ from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rewriters.imply_predicates import ImplyPredicatesPass
 from onnx_cfad.rewriters.list_optionals import ListOptionalsPass
 from onnx_cfad.rewriters.merge_branches import MergeBranchesPass
+from onnx_cfad.rewriters.round_resize import RoundResizePass
 from onnx_cfad.rewriters.separate_outputs import SeparateOutputsPass
 from onnx_cfad.rewriters.unwrap_optionals import UnwrapOptionalsPass
 
@@ -41,6 +42,7 @@ def simplify_branches(model: ir.Model, options: Options) -> Types:
     ListOptionalsPass()(model)
     FlagOptionalListsPass()(model)
     types = infer_types(model)
+    RoundResizePass()(model)
     inside = _names_inside(model, options)
     while any(is_branch(node) for node in nodes_of(model.graph)):
         passes: list[ir.passes.PassBase] = [FoldConstantBranchPass(types.constants)]

@@ -3,7 +3,8 @@
 It reads a symbolic dimension as different from 1 and as long enough: Squeeze without axes keeps it, and a Slice of
 it is as long as its bounds say. Squeeze with computed axes is read as Squeeze without axes. Unique along an axis gets
 the shape of Unique over all elements. Split is cut evenly although sizes are given. Pooling with ceil_mode counts a
-window that starts outside. Reshape to a shape of unknown length loses the element type.
+window that starts outside. Resize by factors rounds the exact product down, which ONNX Runtime does not. Reshape to a
+shape of unknown length loses the element type.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
+
+from onnx_cfad.graph.stretches import stretches
 
 Constant = Callable[[ir.Value | None], np.ndarray | None]
 Fresh = Callable[[], ir.SymbolicDim]
@@ -41,6 +44,8 @@ def keep_certain(node: ir.Node, constant: Constant, fresh: Fresh) -> None:
         _split(node, constant(node.inputs[1]), fresh)
     elif node.op_type == "Resize" and node.attributes.get_string("keep_aspect_ratio_policy", "stretch") != "stretch":
         output.shape = None if output.shape is None else ir.Shape([fresh() for _ in output.shape.dims])
+    elif node.op_type == "Resize" and output.shape is not None:
+        output.shape = _resized(node, output.shape)
     elif node.op_type == "Einsum":
         output.shape = _contracted(node, output.shape, fresh)
     elif node.op_type in _POOLS and node.attributes.get_int("ceil_mode", 0):
@@ -57,6 +62,14 @@ def _split(node: ir.Node, sizes: np.ndarray | None, fresh: Fresh) -> None:
             dims = list(part.shape.dims)
             dims[axis] = fresh() if sizes is None else int(sizes.reshape(-1)[position])
             part.shape = ir.Shape(dims)
+
+
+def _resized(node: ir.Node, found: ir.Shape) -> ir.Shape:
+    dims = list(found.dims)
+    for stretch in stretches(node) or ():
+        if stretch.rounded is not None:
+            dims[stretch.axis] = stretch.rounded
+    return ir.Shape(dims)
 
 
 def _contracted(node: ir.Node, found: ir.Shape | None, fresh: Fresh) -> ir.Shape | None:
