@@ -51,7 +51,7 @@ app = typer.Typer(
     name="onnx-cfad",
     help="Differentiates ONNX models that contain control flow, and writes the gradient as plain ONNX.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 

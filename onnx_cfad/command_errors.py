@@ -38,6 +38,9 @@ def reports_errors(command: Callable[Parameters, None]) -> Callable[Parameters, 
             forget_output()
             place = error.filename or "standard output"
             _fail(f"{place}: {error.strerror or error}", error, debug=_debugging(kwargs))
+        except MemoryError as error:
+            text = f"there is not enough memory ({error})" if str(error) else "there is not enough memory"
+            _fail(f"{text}. Give smaller inputs, or free some.", error, debug=_debugging(kwargs))
         except CfadError as error:
             _fail(str(error), error, debug=_debugging(kwargs))
         except Exception as error:  # noqa: BLE001 - the last line of defence: nobody sees a traceback unasked

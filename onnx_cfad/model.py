@@ -19,7 +19,7 @@ from onnx_cfad.errors import ModelError
 from onnx_cfad.expand_bodies import expand_bodies
 from onnx_cfad.functions import inline_functions, root_message
 from onnx_cfad.graph.walk import nodes_of
-from onnx_cfad.model_file import check_model_file
+from onnx_cfad.model_file import check_model_file, not_a_model
 from onnx_cfad.opsets import convert_opset, stamp_versions
 from onnx_cfad.rewriters.expand_sequence_map import ExpandSequenceMapPass
 from onnx_cfad.saving import fingerprint, quiet_serde, save
@@ -108,9 +108,7 @@ def _read(path: Path) -> onnx.ModelProto:
     except OSError as error:
         raise ModelError(where, f"cannot be read: {error.strerror or error}") from error
     except DecodeError as error:
-        raise ModelError(
-            where, "is not an ONNX model, or is cut short, or is nested too deep", "Export or download it again."
-        ) from error
+        raise not_a_model(path) from error
 
 
 def _deserialize(proto: onnx.ModelProto, where: str) -> ir.Model:

@@ -17,6 +17,7 @@ from onnx_cfad.expand_training import expand_training
 from onnx_cfad.graph.profile import Profile, profile_from_json
 from onnx_cfad.graph.regions import control_flow
 from onnx_cfad.model import fingerprint, normalise
+from onnx_cfad.nearest import did_you_mean
 from onnx_cfad.options import Options
 from onnx_cfad.plans.branch_choice import BRANCHES
 from onnx_cfad.plans.choose import choose_adjoints
@@ -116,7 +117,8 @@ def _is_whole(number: object) -> bool:
 
 
 def _plan_text(path: Path) -> str:
-    text = _text("plan", path, f"expected {', '.join(PLANS)} or the file of a plan", "There is no such file.")
+    remedy = did_you_mean(str(path), PLANS, "There is no such file.")
+    text = _text("plan", path, f"expected {', '.join(PLANS)} or the file of a plan", remedy)
     plan_from_json(text, f"plan '{path}'")  # an error names the file
     return text
 
@@ -136,7 +138,12 @@ def _text(kind: str, path: Path, missing: str, remedy: str) -> str:
     """The text of a file; ``missing`` and ``remedy`` are for one that is not there."""
     try:
         if not path.is_file():
+            if path.is_dir() and str(path) != ".":  # which is what an empty name is
+                raise PlanError(f"{kind} '{path}'", "is a directory", f"Name the file that `onnx-cfad {kind}` wrote.")
             raise PlanError(f"{kind} '{path}'", missing, remedy)
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{kind} '{path}'", f"cannot be read: {error}") from error
+    except OSError as error:
+        raise PlanError(f"{kind} '{path}'", f"cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        what = f"expected the JSON that `onnx-cfad {kind}` writes, found a file that is no text"
+        raise PlanError(f"{kind} '{path}'", what, "Name another file.") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -12,7 +12,9 @@ from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.regions import ControlFlowGraph, Region, label
 from onnx_cfad.graph.walk import graphs_of, nodes_of
 from onnx_cfad.names import InterfaceNames, Namer
+from onnx_cfad.nearest import did_you_mean, nearest
 from onnx_cfad.options import Options
+from onnx_cfad.ports import describe, listed, type_name
 from onnx_cfad.scopes import AUTHOR_NAME, rename
 from onnx_cfad.trainable import weights_of
 
@@ -77,24 +79,24 @@ def _outputs(graph: ir.Graph, options: Options) -> tuple[ir.Value, ...]:
         raise ModelError(f"loss '{options.loss}'", "a loss and outputs are both named", "Name one or the other.")
     for name in dict.fromkeys(names):
         if name not in known:
-            raise ModelError(
-                f"output '{name}'", f"the model has no such output; it has {_listed(known)}", "Check the name."
-            )
+            outputs = [str(output) for output in known]
+            remedy = did_you_mean(name, outputs, "Check the name.")
+            raise ModelError(f"output '{name}'", f"the model has no such output; it has {listed(outputs, 20)}", remedy)
         if not isinstance(known[name].type, ir.TensorType) or not carries_derivative(known[name]):
-            raise ModelError(f"output '{name}'", f"expected a floating-point tensor, found {known[name].type}")
+            found = f"expected a floating-point tensor, found {_type_of(known[name])}"
+            raise ModelError(f"output '{name}'", found, "Only floating-point outputs have a derivative: leave it out.")
         chosen.append(known[name])
     if options.loss is not None:
-        _require_scalar(chosen[0])
+        _require_scalar(chosen[0], graph.inputs)
     return tuple(chosen)
 
 
-def _require_scalar(loss: ir.Value) -> None:
+def _require_scalar(loss: ir.Value, inputs: Sequence[ir.Value]) -> None:
     shape = loss.shape
     if shape is None or any(not isinstance(d, int) or d != 1 for d in shape.dims):
-        found = "a value of unknown rank" if shape is None else f"shape {shape}"
         raise ModelError(
             f"loss '{loss.name}'",
-            f"expected a scalar, found {found}",
+            f"expected a scalar, found {_shape_of(loss, inputs)}",
             "Name a scalar output, or use vjp with a seed (without --loss).",
         )
 
@@ -122,16 +124,20 @@ def _value_to_differentiate_by(
     graph = model.graph
     value = named.get(name) or graph.initializers.get(name) or _constant_inside(model, name, regions)
     if value is None:
-        known = [*(v.name for v in graph.inputs), *graph.initializers]
+        known = [*(v.name or "" for v in graph.inputs), *graph.initializers]
         made = next((label(node) for node in nodes_of(graph) if name in [o.name for o in node.outputs]), None)
         found = "the model has no such input, initializer or constant" if made is None else f"it is computed, by {made}"
+        near = None if made is not None else nearest(name, known)
+        if near is not None:
+            raise ModelError(f"wrt '{name}'", found, f"Did you mean '{near}'?")
         raise ModelError(
             f"wrt '{name}'",
-            f"{found}; inputs and initializers are {_listed(known)}",
+            f"{found}; inputs and initializers are {listed(known, 20)}",
             "Check the name; constants inside branches are called scope/path:name.",
         )
     if not isinstance(value.type, ir.TensorType) or not carries_derivative(value):
-        raise ModelError(f"wrt '{name}'", f"expected a floating-point tensor, found {value.type}")
+        found = f"expected a floating-point tensor, found {_type_of(value)}"
+        raise ModelError(f"wrt '{name}'", found, "Only floating-point values have a derivative: leave it out.")
     return value
 
 
@@ -144,7 +150,8 @@ def _constant_inside(model: ir.Model, name: str, regions: Mapping[str, Region]) 
     region, inner = regions[path], name.removeprefix(f"{path}:")
     known = _constants_of(region)
     if inner not in known:
-        raise ModelError(f"wrt '{name}'", f"'{path}' has no such constant; it has {_listed(known)}", "Check the name.")
+        remedy = did_you_mean(inner, known, "Check the name.")
+        raise ModelError(f"wrt '{name}'", f"'{path}' has no such constant; it has {listed(known, 20)}", remedy)
     return _lifted(model, known[inner], name, Namer.of_model(model))
 
 
@@ -217,11 +224,21 @@ def _stopped(model: ir.Model, options: Options) -> frozenset[ir.Value]:
     found = {v.name: v for v in values if v.name in wanted}
     missing = sorted(wanted - {name for name in found if name})
     if missing:
-        raise ModelError(f"stop_gradient '{missing[0]}'", "the model has no value of this name", "Check the name.")
+        remedy = did_you_mean(missing[0], [v.name for v in values if v.name], "Check the name.")
+        raise ModelError(f"stop_gradient '{missing[0]}'", "the model has no value of this name", remedy)
     return frozenset(found.values())
 
 
-def _listed(names: object, limit: int = 20) -> str:
-    shown = [str(name) for name in names]  # type: ignore[attr-defined]
-    tail = f" and {len(shown) - limit} more" if len(shown) > limit else ""
-    return ", ".join(f"'{name}'" for name in shown[:limit]) + tail if shown else "none"
+def _type_of(value: ir.Value) -> str:
+    """The element type of a value, or the type of one that is no tensor."""
+    return type_name(value.type.dtype) if isinstance(value.type, ir.TensorType) else str(value.type)
+
+
+def _shape_of(value: ir.Value, inputs: Sequence[ir.Value]) -> str:
+    """The type of a tensor with its shape; a dimension has a name where an input has that name."""
+    if value.shape is None:
+        return f"{_type_of(value)} of unknown rank"
+    shapes = [v.shape for v in inputs if v.shape is not None]
+    named = {d.value for shape in shapes for d in shape.dims if isinstance(d, ir.SymbolicDim)}
+    dims = (d if isinstance(d, int) else d.value if d.value in named else None for d in value.shape.dims)
+    return describe(_type_of(value), dims)

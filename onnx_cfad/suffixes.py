@@ -7,6 +7,7 @@ from pathlib import Path
 from onnx_cfad.errors import ModelError
 
 _OF_OTHERS = {"model": (".npz", ".json"), "arrays": (".onnx", ".json"), "JSON": (".onnx", ".npz")}
+_IS = {"model": "a model", "arrays": "arrays", "JSON": "JSON"}
 _NAMED = {"model": "an .onnx", "arrays": "an .npz", "JSON": "a .json"}
 
 
@@ -18,5 +19,5 @@ def check_suffix(target: Path, kind: str) -> None:
     """
     suffix = target.suffix.lower()
     if suffix in _OF_OTHERS[kind]:
-        what = f"the output is {kind}, and {suffix} is the name of something else"
+        what = f"the output is {_IS[kind]}, and {suffix} is the name of something else"
         raise ModelError(str(target), what, f"Name {_NAMED[kind]} file.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,9 @@ _MANNERS = (
     _Manner((1,), 0, 1, positive=True),
     _Manner((2, 512), 3, 3),  # a signal of some length
 )
+
+_MOST_ELEMENTS = 2**28
+"""Elements of one input: 2 GiB while they are drawn."""
 
 _MOVE = 0.05
 """The size of a move relative to that of the input."""
@@ -91,6 +95,8 @@ def _feeds(inputs: Sequence[Port], manner: _Manner, rng: np.random.Generator) ->
             if isinstance(dim, str) and dim not in symbols:
                 symbols[dim] = manner.sizes[len(symbols) % len(manner.sizes)]
             shape.append(dim if isinstance(dim, int) else symbols[dim] if dim is not None else manner.sizes[0])
+        if math.prod(shape) > _MOST_ELEMENTS:
+            raise ModelError(f"input '{port.name}'", f"no value is made up for one as large as {port}", _ASK)
         feeds[port.name] = _array(port.type, tuple(shape), manner, rng)
     return feeds
 

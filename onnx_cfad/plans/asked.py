@@ -10,6 +10,7 @@ from onnx_cfad.graph.maskable import why_not_masked
 from onnx_cfad.graph.profile import Profile
 from onnx_cfad.graph.regions import ControlFlowGraph, branch_site, is_branch
 from onnx_cfad.names import ADJOINT
+from onnx_cfad.nearest import did_you_mean
 from onnx_cfad.options import Options
 from onnx_cfad.plans.plan import adjoint_from, branches_from_json, plan_from_json
 
@@ -33,10 +34,9 @@ def asked_adjoints(sites: ControlFlowGraph, options: Options) -> dict[str, Adjoi
     known = {site.path: site for site in sites.sites()}
     for path, adjoint in asked.items():
         if path not in known:
-            listed = ", ".join(known) or "none"
-            raise PlanError(
-                f"site '{path}'", f"the model has no such control-flow site; it has {listed}", "See `inspect`."
-            )
+            remedy = did_you_mean(path, known, "See `inspect`.")
+            what = f"the model has no such control-flow site; it has {', '.join(known) or 'none'}"
+            raise PlanError(f"site '{path}'", what, remedy)
         node = known[path].node
         if is_branch(node) != isinstance(adjoint, (Routed, Masked)):
             raise PlanError(

@@ -16,6 +16,7 @@ from onnx_cfad.adjoint.routed import Routed
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.unrolled import Unrolled
 from onnx_cfad.errors import PlanError
+from onnx_cfad.nearest import did_you_mean
 
 _KINDS: dict[str, type[Adjoint]] = {
     "taped": Taped,
@@ -182,9 +183,9 @@ def adjoint_from(text: str) -> Adjoint:
     match = _WRITTEN.fullmatch(text.replace(" ", "").lower())
     kind = _KINDS.get(match["kind"]) if match else None
     if match is None or kind is None:
-        raise PlanError(
-            f"adjoint '{text}'", f"expected one of {', '.join(_KINDS)}", "For example checkpointed(segment=25)."
-        )
+        example, word = "For example checkpointed(segment=25).", text.partition("(")[0].strip()
+        remedy = example if word in _KINDS else did_you_mean(word, _KINDS, example)
+        raise PlanError(f"adjoint '{text}'", f"expected one of {', '.join(_KINDS)}", remedy)
     settings = [part.partition("=")[::2] for part in (match["settings"] or "").split(",") if part]
     names = [f.name for f in dataclasses.fields(kind)]
     for name, value in settings:

@@ -14,6 +14,8 @@ from onnx_cfad.graph.profile import BranchCount, Profile
 from onnx_cfad.inspection import Inspection, NodeReport, PoleReport, SiteInspection, ValueReport
 from onnx_cfad.numeric.differences import Outcome
 from onnx_cfad.plans.plan import Plan, written
+from onnx_cfad.report.layout import count as _count
+from onnx_cfad.report.layout import listing as _listing
 from onnx_cfad.report.layout import pair as _pair
 from onnx_cfad.report.layout import table as _table
 from onnx_cfad.sizes import format_bytes
@@ -29,7 +31,7 @@ def report_table(report: Report, target: Path) -> RenderableType:
     lines: list[RenderableType] = []
     if report.sites:
         lines.append(
-            _table(("site", "kind", "trips", "adjoint", "tape", "because"), list(map(_plan_row, report.sites)))
+            _listing(("site", "kind", "trips", "adjoint", "tape", "because"), list(map(_plan_row, report.sites)))
         )
     if report.mode != "reverse":
         lines.append(_pair("mode", f"{report.mode}, order {report.order}"))
@@ -53,7 +55,7 @@ def report_table(report: Report, target: Path) -> RenderableType:
 def plan_table(plan: Plan) -> RenderableType:
     """The adjoint of every site, the bytes of tape expected, and the reason."""
     rows = [(path, written(d.adjoint), _tape(d.told), d.reason) for path, d in plan.decisions.items()]
-    table = _table(("site", "adjoint", "tape", "because"), rows) if rows else Text("no control flow")
+    table = _listing(("site", "adjoint", "tape", "because"), rows) if rows else Text("no control flow")
     return Group(table, *map(_warning, (*(f"never taken: {path}" for path in plan.cold), *plan.warnings)))
 
 
@@ -61,14 +63,19 @@ def profile_table(profile: Profile) -> RenderableType:
     """Outcomes and trip counts of every site, the time in each region, and the branches that were never taken."""
     rows = [(path, "If", f"then {c.then:,}, else {c.otherwise:,}", _share(c)) for path, c in profile.branches.items()]
     rows += [
-        (path, "loop", f"{c.iterations:,} iterations in {c.executions:,} executions", f"at most {c.most:,}")
+        (
+            path,
+            "loop",
+            f"{_count(c.iterations, 'iteration')} in {_count(c.executions, 'execution')}",
+            f"at most {c.most:,}",
+        )
         for path, c in profile.loops.items()
     ]
     total = sum(profile.seconds.values()) or 1.0
     times = [(path, f"{1e3 * s:.3f} ms", f"{s / total:.0%}") for path, s in profile.seconds.items()]
     lines: list[RenderableType] = [_pair("runs", f"{profile.runs:,}")]
-    lines.append(_table(("site", "kind", "count", "share"), rows) if rows else Text("no control flow"))
-    lines.append(_table(("region", "time a run", "share"), times))
+    lines.append(_listing(("site", "kind", "count", "share"), rows) if rows else Text("no control flow"))
+    lines.append(_listing(("region", "time a run", "share"), times))
     lines += [_warning(f"never taken: {path}") for path in profile.never_taken()]
     return Group(*lines)
 
@@ -93,7 +100,7 @@ def _tape(told: int | str | None) -> str:
 
 def inspection_tree(inspection: Inspection) -> RenderableType:
     """Inputs, outputs, the tree of control-flow sites, and the operators without a rule."""
-    root = Tree(Text(f"main: {inspection.nodes} nodes, opset {_opset(inspection)}", style="bold"))
+    root = Tree(Text(f"main: {_count(inspection.nodes, 'node')}, opset {_opset(inspection)}", style="bold"))
     for site in inspection.sites:
         _grow(root, site, "main")
     if not inspection.sites:
@@ -144,7 +151,7 @@ def _grow(parent: Tree, site: SiteInspection, around: str) -> None:
     heading.append(
         f"  {site.adjoint}" if site.active else "  no derivative passes", style="cyan" if site.active else "dim"
     )
-    heading.append(f"  ({site.nodes} nodes)", style="dim")
+    heading.append(f"  ({_count(site.nodes, 'node')})", style="dim")
     branch = parent.add(heading)
     kinds = (
         ("carries", site.carries),
@@ -169,7 +176,7 @@ def _rules(nodes: Sequence[NodeReport]) -> Iterator[RenderableType]:
     active = [node for node in nodes if node.active]
     if active:
         rows = [(node.operator, node.path) for node in active]
-        yield _table(("operator without a rule, in the way", "where"), rows)
+        yield _listing(("operator without a rule, in the way", "where"), rows)
     others = sorted({node.operator for node in nodes if not node.active})
     if others:
         yield _pair("without a rule, but not in the way", ", ".join(others))
@@ -181,7 +188,7 @@ def _poles(nodes: Sequence[PoleReport]) -> Iterator[RenderableType]:
     """The nodes at whose poles a derivative may arrive."""
     if nodes:
         rows = [(node.operator, node.path, node.reason) for node in nodes]
-        yield _table(("derivative with a pole", "where", "it is"), rows)
+        yield _listing(("derivative with a pole", "where", "it is"), rows)
 
 
 def _interface(seeds: Mapping[str, str], gradients: Mapping[str, str]) -> Iterator[RenderableType]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Group, RenderableType
 
-from onnx_cfad.report.layout import pair, table
+from onnx_cfad.report.layout import listing, pair
 from onnx_cfad.targets.inventory import Entry
 from onnx_cfad.targets.manifest import Manifest
 from onnx_cfad.targets.trial import Trial
@@ -15,13 +15,13 @@ from onnx_cfad.targets.trial import Trial
 
 def inventory_table(entries: Sequence[Entry]) -> RenderableType:
     """What there is, and where."""
-    return table(("name", "what", "for", "state"), [(e.name, e.what, e.target, e.state) for e in entries])
+    return listing(("name", "what", "for", "state"), [(e.name, e.what, e.target, e.state) for e in entries])
 
 
 def trial_table(trials: Sequence[Trial]) -> RenderableType:
     """What works, with its versions, and what does not, with the reason."""
     rows = [(trial.name, "works" if trial.works else "fails", trial.what) for trial in trials]
-    return table(("name", "verdict", ""), rows)
+    return listing(("name", "verdict", ""), rows)
 
 
 def manifest_table(manifest: Manifest, folder: Path) -> RenderableType:

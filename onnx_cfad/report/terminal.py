@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 from collections.abc import Callable, Generator
 
@@ -14,9 +15,13 @@ _PIPE_WIDTH = 10_000  # columns: a program that reads lines wants each whole
 
 
 def show(renderable: RenderableType) -> None:
-    """Prints to standard output; without colours, and with lines of any length, where that is no terminal."""
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    _Console(width=width, markup=False, highlight=False, emoji=False, soft_wrap=False).print(renderable)
+    """Prints to standard output; where that is no terminal, without colours, in lines of any length, none padded."""
+    if sys.stdout.isatty():
+        _Console(markup=False, highlight=False, emoji=False, soft_wrap=False).print(renderable)
+        return
+    text = io.StringIO()
+    Console(file=text, width=_PIPE_WIDTH, markup=False, highlight=False, emoji=False).print(renderable)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
 
 
 def is_narrow() -> bool:

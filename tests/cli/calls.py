@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typer.testing import CliRunner, Result
 from onnx_cfad.cli import app
 from tests.onnx_text import model
 
+ROOT = Path(__file__).parents[2]
 FEEDS: dict[str, Any] = {
     "x": np.asarray([0.5, -1.0], np.float32),
     "w": np.asarray([1.5, 0.5], np.float32),
@@ -41,6 +43,14 @@ def refused(result: Result) -> str:
     return result.stderr
 
 
-def process(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+def process(*arguments: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "onnx_cfad", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.cli.bad_models import BAD_MODELS, absent, directory, text_file, truncated
-from tests.cli.calls import FEEDS, call, refused
+from tests.cli.calls import FEEDS, call, refused, saved
 
 
 class TestBadInput:
@@ -40,10 +40,24 @@ class TestBadInput:
             (["--plan", "quick"], "plan 'quick': expected auto, taped"),
             (["--site", "main/q=taped"], "site 'main/q': the model has no such control-flow site"),
             (["--memory", "much"], "memory 'much': expected a number of bytes"),
+            (["--wrt", "W"], "no such input, initializer or constant. Did you mean 'w'?"),
+            (["--wrt", "trips"], "found int64. Only floating-point values have a derivative"),
+            (["--outputs", "Y"], "Did you mean 'y'?"),
+            (["--stop-gradient", "P"], "Did you mean 'p'?"),
+            (["--plan", "tape"], "Did you mean 'taped'?"),
+            (["--plan", "loop.onnx"], "found a file that is no text"),
+            (["--plan", "/"], "plan '/': is a directory"),
+            (["--profile", "/"], "profile '/': is a directory"),
+            (["--site", "loop_0=taped"], "Did you mean 'main/loop_0'?"),
+            (["--site", "main/loop_0=checkpoint(segment=2)"], "Did you mean 'checkpointed'?"),
+            (["--loss", "ys"], "expected a scalar, found float32[?, ?]"),
         ],
         ids=lambda value: "_".join(value) if isinstance(value, list) else "",
     )
-    def test_option_is_refused_in_one_line(self, arguments: list[str], message: str, loop: Path) -> None:
+    def test_option_is_refused_in_one_line(
+        self, arguments: list[str], message: str, loop: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(loop.parent)
         assert message in refused(call("transform", loop, *arguments))
         assert [entry.name for entry in loop.parent.iterdir()] == ["loop.onnx"]
 
@@ -137,6 +151,18 @@ class TestBadInput:
         text = refused(call("inspect", loop))
         assert "unexpected ZeroDivisionError: by zero" in text
         assert "please report" in text
+
+    def test_memory_that_is_not_there_is_no_bug(self, loop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: Any, **__: Any) -> None:
+            raise MemoryError("Unable to allocate 7 TiB")
+
+        monkeypatch.setattr("onnx_cfad.inspection.inspect", fail)
+        assert refused(call("inspect", loop)).startswith("error: there is not enough memory (Unable to allocate 7 TiB)")
+
+    def test_inputs_that_are_too_large_are_not_made_up(self, tmp_path: Path) -> None:
+        text = "g (float[1000000000000] x) => (float[1000000000000] y) { y = Mul (x, x) }"
+        source = saved(text, tmp_path / "big.onnx")
+        assert "input 'x': no value is made up for one as large" in refused(call("validate", source))
 
     def test_debug_shows_where_an_error_was(self, loop: Path) -> None:
         result = call("--debug", "transform", loop, "--wrt", "q")

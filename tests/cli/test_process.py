@@ -18,6 +18,18 @@ class TestProcess:
         done = process("--version", cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr) == (0, f"onnx-cfad {onnx_cfad.__version__}\n", "")
 
+    def test_shell_is_told_how_to_complete(self, tmp_path: Path) -> None:
+        asked = {"_ONNX_CFAD_COMPLETE": "complete_bash", "COMP_WORDS": "onnx-cfad transform --wr", "COMP_CWORD": "2"}
+        done = process("", cwd=tmp_path, **asked)
+        assert done.stdout.split() == ["--wrt", "--wrt-initializers"]
+
+    def test_help_fits_80_columns(self, tmp_path: Path) -> None:
+        done = process("transform", "-h", cwd=tmp_path, COLUMNS="80")
+        assert done.returncode == 0
+        assert max(map(len, done.stdout.splitlines())) <= 80
+        for title in ("What to differentiate", "How loops and branches are run backwards", "What becomes of gradients"):
+            assert title in done.stdout
+
     def test_whole_way_without_a_word_on_standard_error(self, loop: Path, tmp_path: Path) -> None:
         for arguments in (["inspect", loop], ["transform", loop], ["validate", loop, loop.with_name("loop.grad.onnx")]):
             done = process(*arguments, cwd=tmp_path)
