@@ -31,7 +31,7 @@ from onnx_cfad.graph.stand_in import remove_stand_ins
 from onnx_cfad.graph.straight_through import mark_straight_through
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import Types, types_now
-from onnx_cfad.graph.walk import graphs_of, nodes_of, structure
+from onnx_cfad.graph.walk import graphs_of, nodes_of, parts_of, structure
 from onnx_cfad.interface import order_of, record_diagnostics, record_interface
 from onnx_cfad.model import fingerprint, normalise, save
 from onnx_cfad.names import ADJOINT, InterfaceNames, Namer
@@ -43,8 +43,11 @@ from onnx_cfad.rewriters.common_work import HoistCommonWorkPass
 from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.rewriters.keep_unfolded import KeepUnfoldedPass
+from onnx_cfad.rewriters.lift_constants import LiftConstantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
 from onnx_cfad.rewriters.predicate_branch import drop_guards
+from onnx_cfad.rewriters.scale_products import ScaleProductsPass
+from onnx_cfad.rewriters.sum_rows import SumRowsPass
 from onnx_cfad.rules.registry import straight_through_operators
 from onnx_cfad.saving import message_of
 from onnx_cfad.selection import Selection, held_name, interface_names, reselect, select
@@ -147,7 +150,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     profile = profile_for(options, origin)
     model = expand_training(normalise(source))
     check_directions(options, model.graph)
-    before = node_count(model)
+    before, own = node_count(model), parts_of(model.graph)
     declared = declared_in(model)
     types = simplify_branches(model, options)
     HoistInvariantsPass()(model)
@@ -182,6 +185,9 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
         results = {names.gradients[value.name or ""]: value for value in selection.wrt}
         builder = Builder(Namer.of_model(model), model.opset_imports[""])
         scan_directions(model.graph, tuple(names.seeds.values()), results, options.seeds, builder)
+    LiftConstantsPass(own)(model)
+    SumRowsPass(Namer.on_demand(model), own)(model)
+    ScaleProductsPass(own)(model)
     LocaliseWeightsPass(Namer.on_demand(model), selection.wrt)(model)
     remove_stand_ins(model.graph)
     wrong = finish(model, primal, declared, names, options.seeds)

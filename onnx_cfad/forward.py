@@ -39,6 +39,7 @@ from onnx_cfad.graph.site_marks import mark_branches
 from onnx_cfad.graph.stand_in import remove_stand_ins
 from onnx_cfad.graph.straight_through import mark_straight_through
 from onnx_cfad.graph.types import Types, types_now
+from onnx_cfad.graph.walk import parts_of
 from onnx_cfad.interface import order_of, record_interface, recorded_holders
 from onnx_cfad.model import fingerprint, normalise
 from onnx_cfad.names import InterfaceNames, Namer
@@ -46,7 +47,10 @@ from onnx_cfad.options import Options
 from onnx_cfad.plans.choose import choose_adjoints
 from onnx_cfad.plans.plan import Plan, adjoint_from
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass
+from onnx_cfad.rewriters.lift_constants import LiftConstantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
+from onnx_cfad.rewriters.scale_products import ScaleProductsPass
+from onnx_cfad.rewriters.sum_rows import SumRowsPass
 from onnx_cfad.selection import Selection, held_name, interface_names, reselect, select
 from onnx_cfad.simplify import simplify_branches
 
@@ -78,7 +82,7 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
     origin, order = fingerprint(source), order_of(source) + 1
     model = expand_training(normalise(source))
     check_directions(options, model.graph)
-    before = node_count(model)
+    before, own = node_count(model), parts_of(model.graph)
     declared = declared_in(model)
     types = simplify_branches(model, options)
     HoistInvariantsPass()(model)
@@ -102,6 +106,9 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
         results = {given: known[name] for name, given in names.pushed.items()}
         builder = Builder(Namer.of_model(model), model.opset_imports[""])
         primal -= scan_directions(model.graph, tuple(names.tangents.values()), results, options.seeds, builder)
+    LiftConstantsPass(own)(model)
+    SumRowsPass(Namer.on_demand(model), own)(model)
+    ScaleProductsPass(own)(model)
     LocaliseWeightsPass(Namer.on_demand(model), selection.wrt)(model)
     wrong = finish(model, primal, declared, names, options.seeds)
     report = Report(

@@ -20,7 +20,7 @@ from onnx_cfad.adjoint.contraction import (
     total_of,
     unmasked,
 )
-from onnx_cfad.adjoint.cotangents import Cotangents
+from onnx_cfad.adjoint.cotangents import Cotangents, summed
 from onnx_cfad.adjoint.expr import Builder, Expr, Update, full, op
 from onnx_cfad.adjoint.reverse_loop import ReverseLoop
 from onnx_cfad.adjoint.tape import LoopKeeper
@@ -65,9 +65,12 @@ class CapturedSums:
         """The position among the stacked results of ``value``, where a contraction has it stacked."""
         return self._stacks.get(value)
 
-    def totals(self, builder: Builder, finals: list[Expr], stacked: list[Expr]) -> list[Expr]:
-        """The cotangents of ``captured``, recorded with ``builder``, from the results of the reverse loop."""
-        return [self._total(builder, entry, finals, stacked) for entry in self._sums]
+    def totals(self, builder: Builder, finals: list[Expr], stacked: list[Expr], trips: Expr) -> list[Expr]:
+        """The cotangents of ``captured``, recorded with ``builder``, from the results of the reverse loop.
+
+        ``trips`` is how often the forward loop ran.
+        """
+        return [self._total(builder, entry, finals, stacked, trips) for entry in self._sums]
 
     def _deferred_products(self, inner: Cotangents, value: ir.Value) -> list[Product | Total]:
         if not self._may_defer(value):
@@ -159,13 +162,16 @@ class CapturedSums:
         self._stacks[value] = self.loop.output(self.loop.builder.expr(value), 0, reverse=True)
 
     def _read_directly(self, value: ir.Value) -> ir.Value | None:
-        """The stacked tensor whose slices ``value`` is, in iteration order."""
+        """The tensor whose first slices ``value`` is, in iteration order."""
         for source in self.site.inputs:
             if source.slice is value and source.axis == 0 and not source.reverse:
                 return source.source
-        return None
+        return _source_of_row(value, self.site)
 
-    def _stacked_form(self, builder: Builder, value: ir.Value, stacked: list[Expr]) -> Expr:
+    def _stacked_form(self, builder: Builder, value: ir.Value, stacked: list[Expr], trips: Expr) -> Expr:
+        row = _source_of_row(value, self.site)
+        if row is not None:
+            return _first_rows(builder.expr(row), builder.expr(trips.value), trip_count(self.site).static)
         direct = self._read_directly(value)
         if direct is None and value not in self._stacks:
             direct = self.keeper.tape_of(value)
@@ -183,16 +189,39 @@ class CapturedSums:
         rows.value.shape = None if stack.value.shape is None else ir.Shape([None, *stack.value.shape.dims[1:]])
         return rows
 
-    def _total(self, builder: Builder, entry: _Sum, finals: list[Expr], stacked: list[Expr]) -> Expr:
+    def _total(self, builder: Builder, entry: _Sum, finals: list[Expr], stacked: list[Expr], trips: Expr) -> Expr:
         result = finals[entry.state] if entry.state is not None else None
+        terms: list[Expr] = []
         for part in entry.deferred:
             if isinstance(part, Product):
                 left, right = (
-                    self._counted(self._stacked_form(builder, v, stacked), part.mask) for v in (part.left, part.right)
+                    self._counted(self._stacked_form(builder, v, stacked, trips), part.mask)
+                    for v in (part.left, part.right)
                 )
-                term = contract(part, left, right, None if part.mask is not None else trip_count(self.site).static)
+                static = None if part.mask is not None else trip_count(self.site).static
+                result = contract(part, left, right, static, result)
             else:
-                term = total(part, self._counted(stacked[self._stacks[part.operand]], part.mask))
-            result = term if result is None else result + term
-        assert result is not None
+                terms.append(total(part, self._counted(stacked[self._stacks[part.operand]], part.mask)))
+        result = summed([*([] if result is None else [result]), *terms])
         return result.cast(entry.value.dtype) if result.is_tensor and entry.value.dtype is not None else result
+
+
+def _source_of_row(value: ir.Value, site: LoopSite) -> ir.Value | None:
+    """The outer tensor that ``value`` is the row of which the iteration has the number."""
+    node = value.producer()
+    if node is None or node.op_type != "Gather" or node.attributes.get_int("axis", 0):
+        return None
+    source, index = node.inputs
+    if source is None or source.graph is site.body or site.index is None or index is not site.index:
+        return None
+    ranks = [None if v.shape is None else v.shape.rank() for v in (source, value)]
+    return source if None not in ranks and ranks[0] == (ranks[1] or 0) + 1 else None
+
+
+def _first_rows(source: Expr, trips: Expr, static: int | None) -> Expr:
+    """The rows that an iteration each has read."""
+    if static is not None and source.dims[0] == static:
+        return source
+    rows = op.Slice(source, [0], trips.unsqueeze([0]), [0])
+    rows.value.shape = ir.Shape([static, *source.dims[1:]])
+    return rows

@@ -135,22 +135,23 @@ def total_of(contribution: Expr) -> Total | None:
     return Total(operand, found, bool(_number(node, "keepdims", 1)))
 
 
-def contract(product: Product, left: Expr, right: Expr, trips: int | None) -> Expr:
-    """The sum over iterations of ``product``, from its stacked factors ([N, ...] each).
+def contract(product: Product, left: Expr, right: Expr, trips: int | None, start: Expr | None = None) -> Expr:
+    """The sum over iterations of ``product``, from its stacked factors ([N, ...] each), and of ``start``.
 
     ``trips`` is N where that is known and all iterations count.
     """
     if left.rank > 3:
-        return _contract_stacks(product, left, right)
+        result = _contract_stacks(product, left, right)
+        return result if start is None else start + result
     if product.columns:
         left, right = (op.Transpose(x, perm=[1, 0, 2]) for x in (left, right))
-        return op.Gemm(*map(_columns_in_one, (left, right)), transB=1)
+        return op.Gemm(*map(_columns_in_one, (left, right)), start, transB=1)
     flat = [_rows_in_one(x) for x in (left, right)]
     for x, factor in zip(flat, (product.left, product.right), strict=True):
         if trips is not None and factor.shape is not None and factor.shape.is_static():
             rows, columns = factor.shape.numpy()
             x.value.shape = ir.Shape([trips * int(rows), int(columns)])
-    return op.Gemm(*flat, transA=1)
+    return op.Gemm(*flat, start, transA=1)
 
 
 def _contract_stacks(product: Product, left: Expr, right: Expr) -> Expr:

@@ -215,12 +215,19 @@ class Builder:
             for one, other in (values, values[::-1]):
                 if other is not None and self._is_one(one):
                     return Expr(other, self)
+        if op_type == "Pad" and values[0] is not None and self._is_zero(values[1]):
+            return Expr(values[0], self)
         if not values or any(v not in self._own for v in values):
             return None
         tensors = [v.const_value if v is not None else None for v in values]
         arrays = [tensor.numpy() for tensor in tensors if tensor is not None]
         result = folded(op_type, arrays, attributes)
         return None if result is None else self.constant(result, tensors[0].dtype if tensors[0] else None)
+
+    def _is_zero(self, value: ir.Value | None) -> bool:
+        """Whether ``value`` holds nothing but zeros, recorded here."""
+        tensor = value.const_value if value is not None and value in self._own else None
+        return tensor is not None and not tensor.numpy().any()
 
     def _is_one(self, value: ir.Value | None) -> bool:
         """Whether ``value`` is the number 1 of no axes, recorded here."""
@@ -363,7 +370,10 @@ class Expr:
         return op.Expand(self, shape)
 
     def reshape(self, shape: Expr | Sequence[int]) -> Expr:
-        """The value in another shape. ``shape`` is taken literally, except for one -1 in a Python list."""
+        """The value in ``shape``, which is taken literally, except for one -1 in a Python list; itself if it has it."""
+        target = shape.const if isinstance(shape, Expr) else shape
+        if target is not None and self.has_rank and self.dims == tuple(target):
+            return self
         literal = 1 if isinstance(shape, Expr) else None
         return op.Reshape(self, shape if isinstance(shape, Expr) else list(shape), allowzero=literal)
 

@@ -101,7 +101,7 @@ class Reversal:
             of_slices = [
                 self.slice_cotangent(builder, entry.row, entry.whole(builder, stacked), trips) for entry in slices
             ]
-            return [*own, *sums.totals(builder, finals[len(carries) :], stacked), *of_slices]
+            return [*own, *sums.totals(builder, finals[len(carries) :], stacked, trips), *of_slices]
 
         def none(builder: Builder) -> list[Expr]:
             own = [builder.expr(state.start.value) for state in self.loop.states[: len(carries)]]

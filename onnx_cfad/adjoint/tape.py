@@ -198,7 +198,7 @@ class LoopKeeper(Keeper):
         return None
 
     def _trips(self, count: TripCount, counter: ir.Value | None, limit: ir.Value | None) -> Expr:
-        """The number of iterations that ran, as an int64 scalar."""
+        """The number of iterations that ran, as an int64 scalar; none ran where it is negative."""
         if counter is not None:
             return self.outer.expr(counter)
         if count.static is not None:
@@ -208,7 +208,7 @@ class LoopKeeper(Keeper):
             return self.outer.expr(first.source).dim(first.axis).squeeze([0])
         if limit is None:
             raise UnsupportedOp("", "nothing ever ends the loop: it has no limit, and its condition is always true")
-        return op.Max(self.outer.expr(limit).reshape([]), 0)
+        return self.outer.expr(limit).reshape([])
 
     def _is_kept(self, value: ir.Value) -> bool:
         return (

@@ -37,6 +37,12 @@ def graphs_of(graph: ir.Graph) -> list[ir.Graph]:
     return found
 
 
+def parts_of(graph: ir.Graph) -> frozenset[ir.Node | ir.Value]:
+    """The nodes and the initializers of ``graph`` and of all graphs inside it."""
+    held = (value for inner in graphs_of(graph) for value in inner.initializers.values())
+    return frozenset((*nodes_of(graph), *held))
+
+
 def structure(graph: ir.Graph) -> list[object]:
     """What ``graph`` is made of, in order: two that are equal say that nothing was put in, taken out or rewired."""
     found: list[object] = []

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
+from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.maskable import why_not_run
 from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.graph.regions import is_loop, loop_site
@@ -22,6 +25,8 @@ class HoistInvariantsPass(ir.passes.InPlacePass):
     A node stays when the loop might run zero times and its shapes are not all known, or an index, a divisor or a size
     might be out of range (it might fail where it never ran), when it makes something larger out of something small, and
     when moving it would change which kernel a weight uses (a weight is packed only up to one level below it).
+
+    A Constant goes along with what reads it, unless it is a weight, or something that stays reads it too.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -40,22 +45,55 @@ def _hoist(graph: ir.Graph, depth: int) -> bool:
 
 
 def _hoist_from(loop: ir.Node, graph: ir.Graph, depth: int) -> bool:
+    moving = _invariant(loop, depth)
+    body = loop_site(loop).body
+    for node in moving:
+        body.remove(node)
+        graph.insert_before(loop, node)
+    return bool(moving)
+
+
+def _invariant(loop: ir.Node, depth: int) -> list[ir.Node]:
+    """What moves, in order: with the numbers that it alone reads of those that the body declares by Constants."""
     site = loop_site(loop)
     certain = site.is_scan or trip_count(site).positive
-    moved = False
     outputs = set(site.body.outputs)
-    for node in list(site.body):
-        if node.op_type in _GROWING or subgraphs_of(node) or not is_pure(node) or not outputs.isdisjoint(node.outputs):
+    moving: dict[ir.Node, None] = {}
+    for node in site.body:
+        if subgraphs_of(node) or not is_pure(node) or not outputs.isdisjoint(node.outputs):
             continue
         inputs = [v for v in node.inputs if v is not None]
-        if any(v.graph is site.body for v in inputs) or not inputs:
+        if node.op_type == "Constant" and not _is_weight(node.outputs[0]):
+            moving[node] = None  # unless something that stays reads it
+        if node.op_type in _GROWING or any(v.graph is site.body and v.producer() not in moving for v in inputs):
             continue
-        if (depth and any(v.is_initializer() for v in inputs)) or not (certain or _may_run(node)):
+        if not inputs or (depth and any(v.is_initializer() for v in inputs)) or not (certain or _may_run(node)):
             continue
-        site.body.remove(node)
-        graph.insert_before(loop, node)
-        moved = True
-    return moved
+        moving[node] = None
+    return _without_shared(moving)
+
+
+def _without_shared(moving: dict[ir.Node, None]) -> list[ir.Node]:
+    """Those of ``moving`` that read no Constant which a node that stays reads too."""
+    while True:
+        shared = {n for n in moving if n.op_type == "Constant" and not _is_read_by(n.outputs[0], moving)}
+        if not shared:
+            return list(moving)
+        for node in list(moving):
+            if node in shared or any(v is not None and v.producer() in shared for v in node.inputs):
+                shared.add(node)
+                del moving[node]
+
+
+def _is_read_by(value: ir.Value, nodes: Collection[ir.Node]) -> bool:
+    """Whether ``value`` is read, and by ``nodes`` alone."""
+    return bool(value.uses()) and all(use.node in nodes for use in value.uses())
+
+
+def _is_weight(value: ir.Value) -> bool:
+    """Whether a derivative might be asked for: a weight stays where it is, and is one of its own scope."""
+    tensor = ir.convenience.get_const_tensor(value)
+    return tensor is None or (carries_derivative(value) and tensor.shape.rank() > 0)
 
 
 def _may_run(node: ir.Node) -> bool:

@@ -13,6 +13,8 @@ from onnx_cfad.graph.regions import LoopSite
 from onnx_cfad.names import Namer
 from onnx_cfad.rewriters.separate_outputs import separate_outputs
 
+_FEW = 256  # iteration numbers that need not be computed
+
 
 def loop_to_scan(site: LoopSite, trips: int, namer: Namer, *, slice_rows: bool = False) -> ir.Node:
     """Replaces the Loop of ``site`` by a Scan of ``trips`` (at least 1) iterations and gives the Scan.
@@ -133,17 +135,20 @@ def _replace_predicate(site: LoopSite, namer: Namer) -> None:
 
 
 def _range_before(node: ir.Node, trips: int, namer: Namer) -> ir.Value:
-    """The iteration numbers 0 .. trips - 1, made right before ``node``."""
+    """The iteration numbers 0 .. trips - 1, made right before ``node``: few are declared, many computed."""
     graph = node.graph
     assert graph is not None
-    bounds: list[ir.Value] = []
-    for number, hint in ((0, "first"), (trips, "trips"), (1, "step")):
-        constant = ir.Node("", "Constant", [], [ir.AttrInt64("value_int", number)], name=namer.fresh(f"grad/{hint}"))
-        bounds.append(constant.outputs[0])
-        graph.insert_before(node, constant)
-    steps = ir.Node("", "Range", bounds, name=namer.fresh("grad/Range"))
-    graph.insert_before(node, steps)
-    for value, hint in (*((b, "bound") for b in bounds), (steps.outputs[0], "steps")):
-        value.name, value.type, value.shape = namer.fresh(hint), ir.TensorType(ir.DataType.INT64), ir.Shape([])
-    steps.outputs[0].shape = ir.Shape([trips])
-    return steps.outputs[0]
+
+    def put(op_type: str, inputs: list[ir.Value], tensor: np.ndarray | None, hint: str) -> ir.Value:
+        attributes = [] if tensor is None else [ir.AttrTensor("value", ir.Tensor(tensor))]
+        made = ir.Node("", op_type, inputs, attributes, name=namer.fresh(f"grad/{hint}"))
+        value = made.outputs[0]
+        value.name, value.type = namer.fresh(hint), ir.TensorType(ir.DataType.INT64)
+        value.shape = ir.Shape([trips] if tensor is None else tensor.shape)
+        graph.insert_before(node, made)
+        return value
+
+    if trips <= _FEW:
+        return put("Constant", [], np.arange(trips, dtype=np.int64), "steps")
+    bounds = [put("Constant", [], np.asarray(n, dtype=np.int64), "bound") for n in (0, trips, 1)]
+    return put("Range", bounds, None, "steps")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import onnx_ir as ir
+
 from onnx_cfad.adjoint.cotangents import wide
 from onnx_cfad.adjoint.expr import Expr, op, where
 from onnx_cfad.rules.registry import nondifferentiable, vjp
@@ -14,7 +16,7 @@ nondifferentiable("Hardmax", reason="a choice of the largest element is piecewis
 
 @vjp("Relu", elementwise=True)
 def relu(ct: Expr, y: Expr, x: Expr) -> Expr:
-    return where(y > 0, ct, 0)
+    return where(y.cast(ir.DataType.BOOL), ct, 0)  # y is not negative, and NaN lets the cotangent pass
 
 
 @vjp("LeakyRelu", elementwise=True)

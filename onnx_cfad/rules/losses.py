@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from onnx_cfad.adjoint.cotangents import wide
-from onnx_cfad.adjoint.expr import Expr, op, where
+from onnx_cfad.adjoint.expr import SMALL, Expr, op, where
 from onnx_cfad.rules.outputs import each_of
 from onnx_cfad.rules.reductions import per_element
 from onnx_cfad.rules.registry import vjp
@@ -56,6 +58,9 @@ def softmax_cross_entropy_loss(
         if log_prob_ct is None and loss_ct is not None and weights is None and ignore_index is None:
             # Every element has one label, so the cotangent of the log probabilities sums to minus its share.
             share = _share(loss_ct, log_prob, labels, None, None, reduction)
+            rows = _unit_rows(scores)
+            if rows is not None:
+                return (op.Softmax(scores, axis=1) - op.Gather(rows, labels)) * share
             chosen = _chosen(log_prob, labels, None)
             return op.Softmax(scores, axis=1) * share - where(chosen, share, 0)
         parts = [] if log_prob_ct is None else [log_prob_ct]
@@ -104,6 +109,14 @@ def _by_weight(
     share = _share(ct, chosen, target, _weights(weight, chosen, log_prob), ignore_index, reduction)
     masked = where(chosen, -(share * terms), 0)
     return wide(masked).sum(others).cast(weight.dtype)
+
+
+def _unit_rows(scores: Expr) -> Expr | None:
+    """The unit matrix, whose rows are what a label stands for; None where there are too many classes to declare it."""
+    classes = scores.dims[1] if scores.has_rank and scores.rank == 2 else None
+    if classes is None or classes**2 > SMALL:
+        return None
+    return scores.builder.constant(np.eye(classes), scores.dtype)
 
 
 def _chosen(log_prob: Expr, target: Expr, ignore_index: int | None) -> Expr:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import onnx_ir as ir
+
 from onnx_cfad.adjoint.cotangents import wide
 from onnx_cfad.adjoint.expr import Expr, op
 from onnx_cfad.rules.windows import Size, Window, aligned, crop, size_of, unless_ones, vector
@@ -35,7 +37,7 @@ def tap_convolution(x: Expr, y: Expr, windows: Sequence[Window]) -> Expr:
     axes, rank = list(range(2, 2 + len(windows))), len(windows)
     found = op.Conv(
         _joined(x, windows, columns),
-        op.Transpose(seeds, perm=[1, 0, *axes]),
+        _swapped(seeds, axes),
         strides=unless_ones(window.dilation for window in windows),
         dilations=_joint([window.stride for window in windows], columns),
         pads=[*_joint(pads[:rank], columns), *_joint(pads[rank:], columns)],
@@ -43,7 +45,11 @@ def tap_convolution(x: Expr, y: Expr, windows: Sequence[Window]) -> Expr:
     taps = [
         _known(window.kernel) + _known(more) // window.dilation for window, more in zip(windows, excess, strict=True)
     ]
-    kernel = op.Transpose(op.Reshape(found, [rows, *taps, columns]), perm=[0, rank + 1, *range(1, rank + 1)])
+    found.value.shape = ir.Shape([1, rows, *_joint(taps, columns)])
+    if columns == 1:
+        kernel = found.reshape(vector([rows, 1, *taps], x.builder))
+    else:
+        kernel = op.Transpose(op.Reshape(found, [rows, *taps, columns]), perm=[0, rank + 1, *range(1, rank + 1)])
     longer = {axis: (0, window.kernel) for axis, window in enumerate(windows) if taps[axis] != window.kernel}
     return crop(kernel, longer).cast(y.dtype)
 
@@ -51,13 +57,22 @@ def tap_convolution(x: Expr, y: Expr, windows: Sequence[Window]) -> Expr:
 def _joined(x: Expr, windows: Sequence[Window], columns: int) -> Expr:
     """[N, C, signal...] to [1, N, signal... * C]."""
     axes = list(range(2, 2 + len(windows)))
-    last = op.Transpose(x, perm=[0, *axes, 1])
+    last = op.Transpose(x, perm=[0, *axes, 1]) if columns != 1 else x
     sizes = [size_of(x, 0), *(window.signal for window in windows)]
     sizes[-1] = sizes[-1] * columns
     unknown = [axis for axis, size in enumerate(sizes) if not isinstance(size, int)]
     if unknown:  # one size need not be told; the batch may be empty, which leaves no other one to be concluded
         sizes[0 if 0 in unknown else unknown[0]] = -1
-    return op.Reshape(last, vector([1, *sizes], x.builder))
+    shape = vector([1, *sizes], x.builder)
+    return op.Reshape(last, shape) if unknown else last.reshape(shape)
+
+
+def _swapped(y: Expr, axes: Sequence[int]) -> Expr:
+    """[N, M, count...] to [M, N, count...]; with one of a kind the elements stay in their order."""
+    sizes = [size_of(y, axis) for axis in (1, 0, *axes)]
+    if 1 in sizes[:2] and all(isinstance(size, int) for size in sizes):
+        return y.reshape(vector(sizes, y.builder))
+    return op.Transpose(y, perm=[1, 0, *axes])
 
 
 def _joint(numbers: Sequence[int], columns: int) -> list[int]:
