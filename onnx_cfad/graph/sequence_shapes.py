@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import onnx_ir as ir
 
+from onnx_cfad.graph.trips import constant_of
+
 Dim = int | ir.SymbolicDim
 
 _MAKERS = frozenset(
@@ -116,8 +118,27 @@ def _part(node: ir.Node, shape: ir.Shape | None) -> ir.Shape | None:
     if split is None and not node.attributes.get_int("keepdims", 1):
         del dims[axis]
     else:
-        dims[axis] = 1 if split is None else None
+        dims[axis] = piece_length(node)
     return ir.Shape(dims)
+
+
+def piece_length(split: ir.Node) -> int | None:
+    """The one length of the parts that a SplitToSequence makes, along its axis; None where they may differ."""
+    sizes, source = split.inputs[1] if len(split.inputs) > 1 else None, split.inputs[0]
+    if sizes is None:
+        return 1
+    expand = sizes.producer()
+    if expand is not None and expand.op_type == "Expand":  # the sizes add up to the length, whatever that is
+        known = constant_of(expand.inputs[0])
+        return int(known.reshape(-1)[0]) if known is not None and known.size == 1 else None
+    known = constant_of(sizes)
+    if known is None or source is None or source.shape is None:
+        return None
+    if known.ndim == 0:  # the last part may be shorter
+        length, size = source.shape[split.attributes.get_int("axis", 0)], int(known)
+        return size if isinstance(length, int) and size > 0 and length % size == 0 else None
+    lengths = {int(size) for size in known}
+    return next(iter(lengths)) if len(lengths) == 1 else None
 
 
 def _whole(node: ir.Node, shape: ir.Shape | None) -> ir.Shape | None:

@@ -17,6 +17,7 @@ from onnx_cfad.rewriters.decompose_reductions import REDUCTIONS
 from onnx_cfad.rewriters.expand_recurrent import RECURRENT
 from onnx_cfad.rewriters.fold_constants import FoldConstantsPass
 from onnx_cfad.rewriters.fold_known_values import FoldKnownValuesPass
+from onnx_cfad.rewriters.preallocate_sequences import PreallocateSequencesPass
 from onnx_cfad.rewriters.scan_to_loop import ScanToLoopPass
 from onnx_cfad.rewriters.strip_mine import StripMinePass
 from onnx_cfad.rewriters.supply_limits import SupplyLimitsPass
@@ -31,19 +32,29 @@ TABLES: dict[str, dict[str, Decomposition]] = {
 LONG = 1_000
 """Trips from which on a loop is split in two levels for Relay, whose virtual machine holds some 17 kB for each."""
 
+MOST_ROW_BYTES = 2**18
+"""Rows of a sequence that a loop copies in each iteration rather than that the host keeps a list of its elements.
 
-def legalise(model: ir.Model, target: str) -> ir.Model:
+About where both take as long: a list costs the host two calls of bodies more in each iteration.
+"""
+
+
+def legalise(model: ir.Model, target: str, most_row_bytes: int | None = None) -> ir.Model:
     """A model with control flow in the form that ``target`` takes as a whole; ``model`` itself is not changed.
 
-    Loops state their limits and conditions. For Relay, a Scan of unknown or of great length is a Loop, and long loops
-    have two levels; see ``StripMinePass``.
+    Loops state their limits and conditions, and sequences are tensors. For Relay, a Scan of unknown or of great length
+    is a Loop, and long loops have two levels; see ``StripMinePass``.
 
     Args:
         model: A normalised model. The more of its shapes are numbers, the more is known.
         target: ``relay`` or ``relax``.
+        most_row_bytes: Rows in the place of a sequence that a loop may carry; None for any.
     """
     model = model.clone()
     legalise_operators(model, target)
+    infer_types(model)
+    if PreallocateSequencesPass(most_row_bytes)(model).modified:
+        legalise_operators(model, target)
     changed = ScanToLoopPass(_is_long)(model).modified if target == "relay" else False
     changed |= SupplyLimitsPass()(model).modified
     if changed:

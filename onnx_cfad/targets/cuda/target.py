@@ -86,7 +86,9 @@ class Cuda(Target):
 
     def lower(self, model: ir.Model, folder: Path, feeds: Mapping[str, Array], options: Options, tell: Tell) -> Lowered:
         """Compiles ``model``; see ``Target``."""
-        model, notes = predicated(prepared(model, feeds, options.build or "relax"))
+        model, stays = prepared(model, feeds, options.build or "relax")
+        model, notes = predicated(model)
+        notes += stays
         if options.build == "relay":
             return _by_relay(model, folder, feeds, options, tell, notes)
         parts = partition(model)

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onnx_cfad.errors import TargetError
 from onnx_cfad.graph.regions import is_branch, is_loop, label, loop_site
 from onnx_cfad.graph.trips import trip_count
-from onnx_cfad.rewriters.legalise import LONG, legalise, refuse_draws
+from onnx_cfad.rewriters.legalise import LONG, MOST_ROW_BYTES, legalise, refuse_draws
 from onnx_cfad.runtime import Session
 from onnx_cfad.saving import save
 from onnx_cfad.targets.base import Array, Artifact, Limits, Lowered, Options, Target, Tell
@@ -74,15 +74,14 @@ class Llvm(Target):
         order = branch_order(model, options.profile)
         if options.tune is not None:
             step.call("search_is_possible", {})
-        model = prepared(model, feeds, kind)
+        model, notes = prepared(model, feeds, kind)
         refuse_draws(model)
-        notes: list[str] = []
         if options.form in _WHOLE:
             reason = _why_not_whole(model, kind, options) if options.form == "auto" else None
             if reason is None:
                 try:
                     tell(f"{title}: the whole model")
-                    legal = legalise(model, kind)
+                    legal = legalise(model, kind, None if options.form == "whole" else MOST_ROW_BYTES)
                     lowered, results = _whole(legal, folder, feeds, step, _MACHINES[kind], options.tune, tell)
                     reason = None if options.form == "whole" else _difference(model, feeds, results)
                     if reason is None:

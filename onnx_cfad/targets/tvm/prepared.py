@@ -10,15 +10,16 @@ import onnx_ir as ir
 
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.model import normalise
-from onnx_cfad.rewriters.legalise import decompose
+from onnx_cfad.rewriters.legalise import MOST_ROW_BYTES, decompose
+from onnx_cfad.rewriters.preallocate_sequences import PreallocateSequencesPass
 from onnx_cfad.targets.tvm.specified import with_bodies
 
 
-def prepared(model: ir.Model, feeds: Mapping[str, np.ndarray[Any, Any]], kind: str) -> ir.Model:
-    """``model`` for inputs of the shapes of ``feeds``, in operators that the build ``kind`` has.
+def prepared(model: ir.Model, feeds: Mapping[str, np.ndarray[Any, Any]], kind: str) -> tuple[ir.Model, list[str]]:
+    """``model`` for inputs of the shapes of ``feeds``, in operators that the build ``kind`` has; why sequences stay.
 
-    RNN, LSTM and GRU are a Scan, operators that the build lacks are their specified bodies, and what constants decide
-    is computed.
+    RNN, LSTM and GRU are a Scan, operators that the build lacks are their specified bodies, sequences are tensors, and
+    what constants decide is computed.
 
     Args:
         model: A model that may be changed.
@@ -37,4 +38,8 @@ def prepared(model: ir.Model, feeds: Mapping[str, np.ndarray[Any, Any]], kind: s
     model = normalise(with_bodies(model, kind))
     decompose(model, kind)
     infer_types(model)
-    return model
+    sequences = PreallocateSequencesPass(MOST_ROW_BYTES, computed=False)
+    if sequences(model).modified:
+        decompose(model, kind)
+        infer_types(model)
+    return model, [f"a sequence stays with the host: {reason}" for reason in sequences.stays]

@@ -81,7 +81,7 @@ def _outcome(worker: Worker, name: str, form: str, prefix: str, case: Case) -> O
 
     try:
         feeds = plain_feeds(case.feeds)
-        model, _ = predicated(prepared(load(case.model), feeds, "relax"))
+        model, _ = predicated(prepared(load(case.model), feeds, "relax")[0])
         parts = partition(model)
         met, _ = meet(parts, feeds)
         made = lower_bodies(parts, met, nvcc.ARCHITECTURES[0], ask, prefix)
