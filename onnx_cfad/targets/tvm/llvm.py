@@ -30,6 +30,7 @@ from onnx_cfad.targets.tvm import environments
 from onnx_cfad.targets.tvm.bisect import blame
 from onnx_cfad.targets.tvm.builds import BUILDS
 from onnx_cfad.targets.tvm.hosted import Plan, hosted, run_hosted
+from onnx_cfad.targets.tvm.kept_on_host import why_kept
 from onnx_cfad.targets.tvm.prepared import prepared
 from onnx_cfad.targets.tvm.signatures import signature_of
 from onnx_cfad.targets.tvm.step import Step
@@ -77,7 +78,11 @@ class Llvm(Target):
         model, notes = prepared(model, feeds, kind)
         refuse_draws(model)
         if options.form in _WHOLE:
-            reason = _why_not_whole(model, kind, options) if options.form == "auto" else None
+            reason = why_kept(model)
+            if reason is not None and options.form == "whole":
+                raise TargetError(title, reason, "Compile it with --form host.")
+            if options.form == "auto":
+                reason = reason or _why_not_whole(model, kind, options)
             if reason is None:
                 try:
                     tell(f"{title}: the whole model")
