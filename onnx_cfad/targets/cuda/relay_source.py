@@ -1,8 +1,9 @@
 """A whole model as CUDA C by Relay's own code generator. Runs in a child with TVM 0.19.
 
 The library is built without CUDA, and has the generator all the same; a few lines of C++ register it (relay_shim.cc,
-built on first use where g++ is). Without a compiler the generator is called through ctypes: a C++ exception then ends
-the process, which is the worker's. Loops and branches stay in Relay's virtual machine on the CPU.
+built when the environment is installed, or on first use, where g++ is). Without a compiler the generator is called
+through ctypes: a C++ exception then ends the process, which is the worker's. Loops and branches stay in Relay's virtual
+machine on the CPU.
 """
 
 from __future__ import annotations
@@ -46,6 +47,13 @@ def relay_cuda_source(arguments: Arguments, arrays: Arrays) -> Result:  # noqa: 
     return {"source": source, "by": by}, {}
 
 
+@command
+def relay_cuda_generator(arguments: Arguments, arrays: Arrays) -> Result:  # noqa: ARG001
+    """How the generator will be called: ``by`` the shim, which is built in ``folder`` now, or ctypes."""
+    tvm, _ = _checked()
+    return {"by": "shim" if _built(Path(tvm.__file__).parent, Path(arguments["folder"])) else "ctypes"}, {}
+
+
 def source_of(model: onnx.ModelProto, shapes: Any, arch: str, folder: Path) -> tuple[str, str]:
     """CUDA C of all kernels of a model, in the order of their names, and how the generator was called.
 
@@ -58,12 +66,8 @@ def source_of(model: onnx.ModelProto, shapes: Any, arch: str, folder: Path) -> t
     Raises:
         Refused: This is another TVM, or Relay cannot take the model.
     """
-    tvm: Any = importlib.import_module("tvm")
     module = Relay().imported(model, shapes)
-    library = ctypes.CDLL(tvm._ffi.libinfo.find_lib_path()[0], ctypes.RTLD_GLOBAL)
-    missing = [name for name in _SYMBOLS.values() if not hasattr(library, name)]
-    if tvm.__version__ != _VERSION or missing:
-        raise Refused(f"CUDA by Relay needs TVM {_VERSION} with its code generator; this is {tvm.__version__}")
+    tvm, library = _checked()
     shim = _built(Path(tvm.__file__).parent, folder)
     generate, by = (_by_shim(shim), "shim") if shim else (_by_ctypes(library), "ctypes")
     texts: list[str] = []
@@ -78,6 +82,16 @@ def source_of(model: onnx.ModelProto, shapes: Any, arch: str, folder: Path) -> t
     with tvm.transform.PassContext(opt_level=3, config={"relay.frontend.fill_span": False}):
         tvm.relay.vm.compile(module, target=target)
     return "\n".join(texts), by
+
+
+def _checked() -> tuple[Any, Any]:
+    """TVM and its library, which is of the one release and has the generator's symbols."""
+    tvm: Any = importlib.import_module("tvm")
+    library = ctypes.CDLL(tvm._ffi.libinfo.find_lib_path()[0], ctypes.RTLD_GLOBAL)
+    missing = [name for name in _SYMBOLS.values() if not hasattr(library, name)]
+    if tvm.__version__ != _VERSION or missing:
+        raise Refused(f"CUDA by Relay needs TVM {_VERSION} with its code generator; this is {tvm.__version__}")
+    return tvm, library
 
 
 def _built(package: Path, folder: Path) -> Path | None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from platformdirs import user_cache_path
 
 from onnx_cfad.errors import TargetError
 from onnx_cfad.graph.maskable import why_not_masked
@@ -193,7 +192,7 @@ def _by_relay(
             "model": str(path),
             "shapes": {name: list(feed.shape) for name, feed in feeds.items()},
             "arch": nvcc.ARCHITECTURES[0],
-            "folder": str(user_cache_path("onnx-cfad", appauthor=False) / "relay_shim"),
+            "folder": str(environments.generator_folder()),
         }
         limits = options.limits
         answer, _ = _worker(options).call(

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from platformdirs import user_data_path
+from platformdirs import user_cache_path, user_data_path
 
 from onnx_cfad.errors import TargetError
 from onnx_cfad.targets.gaps import refuse_gap
@@ -111,7 +111,29 @@ def install(kind: str, tell: Callable[[str], None] = lambda _: None) -> Path:
                 temporary.rename(final)
     except OSError as error:
         raise TargetError(title, f"cannot be installed: {error.strerror or error}: {error.filename}") from error
+    if kind == "relay":
+        tell(f"building the generator of CUDA for {title}")
+        with contextlib.suppress(TargetError):  # what uses it says why it does not work
+            build_generator(_python(final))
     return final
+
+
+def generator_folder() -> Path:
+    """Where the few lines are built that register Relay's generator of CUDA."""
+    return user_cache_path("onnx-cfad", appauthor=False) / "relay_shim"
+
+
+def build_generator(python: str | os.PathLike[str]) -> str:
+    """Builds what registers Relay's generator of CUDA, where there is a compiler: ``shim``, else ``ctypes``.
+
+    Raises:
+        TargetError: The interpreter has another TVM, or one without a generator.
+    """
+    worker = Worker("relay", python)
+    try:
+        return str(worker.call("relay_cuda_generator", {"folder": str(generator_folder())})[0]["by"])
+    finally:
+        worker.close()
 
 
 def versions(kind: str, python: str | os.PathLike[str]) -> dict[str, object]:

@@ -25,7 +25,7 @@ from onnx_cfad.targets.cuda.device import file_for
 from onnx_cfad.targets.cuda.instructions import Decisions, decisions, decisions_in_machine_code
 from onnx_cfad.targets.cuda.target import Cuda, KernelProgram
 from onnx_cfad.targets.manifest import InputEntry, Manifest
-from onnx_cfad.targets.tvm.environments import interpreter
+from onnx_cfad.targets.tvm.environments import build_generator, generator_folder, interpreter
 from onnx_cfad.targets.tvm.worker import Worker
 from tests.corpus import CORPUS
 from tests.execution import relative_error, run_in_onnxruntime
@@ -210,6 +210,14 @@ def test_relay_writes_the_same_kernels_with_and_without_a_compiler(
     assert len(names) >= 2
     for architecture in nvcc.ARCHITECTURES:
         assert nvcc.compiled(texts[0], architecture, "cubin").startswith(b"\x7fELF")
+
+
+@pytest.mark.relay
+def test_generator_of_relay_is_built_with_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    by = build_generator(interpreter("relay"))
+    assert by == ("shim" if shutil.which("g++") else "ctypes")
+    assert len(list(generator_folder().glob("relay_shim_*.so"))) == (by == "shim")
 
 
 def branches_on_loaded_bytes(ptx: str) -> list[str]:
