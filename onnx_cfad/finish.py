@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_cfad.dimension_names import author_dimension_names
 from onnx_cfad.graph.element_types import INTEGER
 from onnx_cfad.graph.regions import is_branch, is_loop
-from onnx_cfad.graph.walk import graphs_of, nodes_of, subgraphs_of
+from onnx_cfad.graph.walk import graphs_of, scopes_of, subgraphs_of
 from onnx_cfad.names import InterfaceNames
 from onnx_cfad.rewriters.hide_ranks import HideRanksPass
 from onnx_cfad.rewriters.prune import PruneDeadValuesPass
@@ -41,7 +41,7 @@ def declared_in(model: ir.Model) -> Declared:
 
 
 def _unread(model: ir.Model) -> list[ir.Value]:
-    held = (value for graph in graphs_of(model.graph) for value in graph.initializers.values())
+    held = (value for graph in graphs_of(model.graph) for value in graph.initializers.data.values())
     return [v for v in held if not (v.uses() or v.is_graph_output() or v.is_graph_input())]
 
 
@@ -79,9 +79,11 @@ def finish(
     shapes = declared.shapes
     author = _symbols_of(shapes)
     doubtful = _inside_branches(model.graph)
-    for graph in graphs_of(model.graph):
-        for value in (*graph.inputs, *graph.outputs, *(o for node in graph for o in node.outputs)):
-            value.shape = None if value in doubtful or _misleads(value) else _settled(value.shape, author)
+    for graph, nodes in scopes_of(model.graph):
+        for value in (*graph.inputs, *graph.outputs, *(o for node in nodes for o in node.outputs)):
+            found = value.shape
+            if found is not None:
+                value.shape = None if value in doubtful or _misleads(value) else _settled(found, author)
             value.metadata_props.pop(_NOTE, None)
     parts = (names.seeds, names.gradients, names.tangents, names.pushed)
     pairs = [pair for part in parts for pair in part.items()]
@@ -121,12 +123,33 @@ def _inside_branches(graph: ir.Graph) -> set[ir.Value]:
     Exporters write an If over the rank of a value, whose dead branch removes an axis that is not there. A reader that
     knows the rank from outside would find a contradiction in what is declared there.
     """
-    nodes = nodes_of(graph)
-    branches = [branch for node in nodes if is_branch(node) for branch in subgraphs_of(node)]
-    plain = [branch for branch in branches if not any(is_loop(node) for node in nodes_of(branch))]
-    made = {output for branch in plain for node in nodes_of(branch) for output in node.outputs}
-    bodies = [body for node in nodes if is_loop(node) for body in subgraphs_of(node)]
-    return made.difference(output for body in bodies for output in body.outputs)
+    made: set[ir.Value] = set()
+    returned: set[ir.Value] = set()
+    _add_inside_branches(graph, made, returned)
+    return made - returned
+
+
+def _add_inside_branches(graph: ir.Graph, made: set[ir.Value], returned: set[ir.Value]) -> list[ir.Value] | None:
+    """Adds what the branches below ``graph`` make, and what loop bodies return; gives what ``graph`` makes itself.
+
+    None for a graph with a loop in it, at any depth: what a branch with a loop makes is not added.
+    """
+    found: list[ir.Value] = []
+    loops = False
+    for node in graph:
+        found += node.outputs
+        for inner in subgraphs_of(node):
+            own = _add_inside_branches(inner, made, returned)
+            if own is None:
+                loops = True
+            elif is_branch(node):
+                made.update(own)
+            else:
+                found += own
+        if is_loop(node):
+            loops = True
+            returned.update(output for body in subgraphs_of(node) for output in body.outputs)
+    return None if loops else found
 
 
 def _misleads(value: ir.Value) -> bool:
@@ -157,8 +180,8 @@ def _symbols_of(shapes: Mapping[str, ir.Shape | None]) -> set[str]:
     return {str(d.value) for s in shapes.values() if s is not None for d in s.dims if isinstance(d, ir.SymbolicDim)}
 
 
-def _settled(shape: ir.Shape | None, author: set[str]) -> ir.Shape | None:
+def _settled(shape: ir.Shape, author: set[str]) -> ir.Shape:
     """``shape`` with numbers and the author's symbols; what inference invented is unknown to a reader."""
-    if shape is None or shape.is_static():
+    if shape.is_static():
         return shape
     return ir.Shape([d if isinstance(d, int) or d.value in author else None for d in shape.dims])

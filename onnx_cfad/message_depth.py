@@ -38,19 +38,16 @@ def _depths(model: ir.Model) -> Iterator[int]:
     pending = [(owner, 1) for owner in (model.graph, *(function.graph for function in model.functions.values()))]
     while pending:
         graph, depth = pending.pop()
-        wrapped = max((_wrappings(value.type) for value in (*graph.inputs, *graph.outputs)), default=0)
-        for node in graph:
-            for output in node.outputs:
-                wrapped = max(wrapped, _wrappings(output.type))
-            pending.extend((inner, depth + _PER_GRAPH) for inner in subgraphs_of(node))
+        nodes = list(graph)
+        types = [value.type for value in (*graph.inputs, *graph.outputs, *(o for node in nodes for o in node.outputs))]
+        wrapped = max((_wrappings(t) for t in types if type(t) is not ir.TensorType), default=0)  # to ask takes long
+        pending.extend((inner, depth + _PER_GRAPH) for node in nodes for inner in subgraphs_of(node))
         yield depth + _LEAF + _PER_WRAPPING * wrapped
 
 
 def _wrappings(type_: ir.TypeProtocol | None) -> int:
     """How many sequences and optionals a type is inside of."""
     count = 0
-    if type(type_) is ir.TensorType:  # the common kind first: to ask for the others takes long
-        return count
     while isinstance(type_, (ir.SequenceType, ir.OptionalType)):
         count, type_ = count + 1, type_.elem_type
     return count

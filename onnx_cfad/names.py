@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnx_cfad.graph.walk import graphs_of
+from onnx_cfad.graph.walk import scopes_of
 
 COTANGENT_SUFFIX = "_grad"
 TANGENT_SUFFIX = "_tangent"
@@ -169,15 +169,12 @@ class Namer:
 def names_in(model: ir.Model) -> set[str]:
     """Every name of a value, node or graph in any scope of ``model``, functions included."""
     found: set[str] = set()
-    graphs = graphs_of(model.graph)
+    scopes = scopes_of(model.graph)
     for function in model.functions.values():
-        graphs += graphs_of(function.graph)
-    for graph in graphs:
-        found.add(graph.name or "")
-        found.update(value.name or "" for value in graph.inputs)
-        found.update(graph.initializers)
-        for node in graph:
-            found.add(node.name or "")
-            found.update(value.name or "" for value in node.outputs)
+        scopes += scopes_of(function.graph)
+    for graph, nodes in scopes:
+        found.update(graph.initializers.data)
+        named = (graph, *graph.inputs, *nodes, *(value for node in nodes for value in node.outputs))
+        found.update([each.name or "" for each in named])
     found.discard("")
     return found

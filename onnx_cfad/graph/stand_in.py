@@ -14,7 +14,7 @@ import dataclasses
 import onnx_ir as ir
 
 from onnx_cfad.graph.regions import branch_site, is_branch
-from onnx_cfad.graph.walk import graphs_of
+from onnx_cfad.graph.walk import scopes_of
 
 MARK = "onnx_cfad_stand_in"
 """The attribute that marks a stand-in; its value is the number of results."""
@@ -66,7 +66,7 @@ def stand_in_of(loop: ir.Node) -> StandIn | None:
 
 def remove_stand_ins(graph: ir.Graph) -> None:
     """Takes every stand-in out of ``graph`` and its subgraphs."""
-    for inner in graphs_of(graph):
-        for node in [node for node in inner if is_stand_in(node)]:
-            if not any(output.uses() for output in node.outputs):
+    for inner, nodes in scopes_of(graph):
+        for node in nodes:
+            if node.op_type == "If" and is_stand_in(node) and not any(output.uses() for output in node.outputs):
                 inner.remove(node, safe=True)

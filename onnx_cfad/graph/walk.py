@@ -39,16 +39,24 @@ def graphs_of(graph: ir.Graph) -> list[ir.Graph]:
 
 def parts_of(graph: ir.Graph) -> frozenset[ir.Node | ir.Value]:
     """The nodes and the initializers of ``graph`` and of all graphs inside it."""
-    held = (value for inner in graphs_of(graph) for value in inner.initializers.values())
-    return frozenset((*nodes_of(graph), *held))
+    scopes = scopes_of(graph)
+    held = [value for inner, _ in scopes for value in inner.initializers.data.values()]
+    return frozenset([*(node for _, nodes in scopes for node in nodes), *held])
+
+
+def scopes_of(graph: ir.Graph) -> list[tuple[ir.Graph, list[ir.Node]]]:
+    """``graph`` and all graphs inside it, each with the nodes that are in it and in no graph inside."""
+    found: list[tuple[ir.Graph, list[ir.Node]]] = []
+    _add_scopes(graph, found)
+    return found
 
 
 def structure(graph: ir.Graph) -> list[object]:
     """What ``graph`` is made of, in order: two that are equal say that nothing was put in, taken out or rewired."""
     found: list[object] = []
-    for inner in graphs_of(graph):
+    for inner, nodes in scopes_of(graph):
         found += (inner, *inner.inputs, *inner.initializers.data.values(), *inner.outputs)
-        for node in inner:
+        for node in nodes:
             found.append(node)
             found += node.inputs
     return found
@@ -73,4 +81,16 @@ def _add_graphs(graph: ir.Graph, found: list[ir.Graph]) -> None:
                 for inner in subgraphs_of(node):
                     found.append(inner)
                     _add_graphs(inner, found)
+                break
+
+
+def _add_scopes(graph: ir.Graph, found: list[tuple[ir.Graph, list[ir.Node]]]) -> None:
+    nodes = list(graph)
+    found.append((graph, nodes))
+    for node in nodes:
+        for attribute in node.attributes.data.values():
+            kind = attribute.type
+            if kind is _GRAPH or kind is _GRAPHS:
+                for inner in subgraphs_of(node):
+                    _add_scopes(inner, found)
                 break

@@ -83,38 +83,50 @@ def _keep_what_both_know(value: ir.Value, twin: ir.Value) -> None:
 
 def _common(branch: ir.Graph, twin: ir.Graph, *, returned: bool) -> dict[ir.Node, ir.Node]:
     """The nodes of ``branch`` that have a twin, in order, each with it."""
-    first: dict[object, ir.Node] = {}
+    known: dict[object, list[ir.Node]] = {}  # by what they read: most read what no other does
     numbers: dict[ir.Value, object] = {}
     operators = {node.op_type for node in twin}
     for node in branch:
-        key = _key(node, branch, numbers, returned=returned) if node.op_type in operators else None
-        if key is not None and first.setdefault(key, node) is node:
+        key = _read_by(node, branch, numbers) if node.op_type in operators else None
+        if key is None:
+            continue
+        alike = known.setdefault(key, [])
+        if _alike(node, alike) is None:
+            alike.append(node)
             numbers.update({output: (id(node), k) for k, output in enumerate(node.outputs)})
     twins: dict[ir.Node, ir.Node] = {}
-    for node in twin if first else ():
-        key = _key(node, twin, numbers, returned=returned)
-        one = first.pop(key, None) if key is not None else None
-        if one is not None:
+    for node in twin if known else ():
+        key = _read_by(node, twin, numbers)
+        alike = known.get(key, []) if key is not None else []
+        one = _alike(node, alike)
+        if one is not None and _may_leave(one, branch, returned=returned) and _may_leave(node, twin, returned=returned):
+            alike.remove(one)
             twins[one] = node
             numbers.update({output: (id(one), k) for k, output in enumerate(node.outputs)})
     return {node: twins[node] for node in branch if node in twins} if twins else {}
 
 
-def _key(
-    node: ir.Node, branch: ir.Graph, numbers: dict[ir.Value, object], *, returned: bool
-) -> tuple[object, ...] | None:
-    """What a node does; None where it reads what only this branch makes, or has to stay."""
-    read: list[object] = []
+def _read_by(node: ir.Node, branch: ir.Graph, numbers: dict[ir.Value, object]) -> tuple[object, ...] | None:
+    """The operator of a node and what it reads; None where it reads what only this branch makes."""
+    read: list[object] = [node.op_type]
     for value in node.inputs:
         number = value if value is None or value.graph is not branch else numbers.get(value) or _constant(value)
         if number is None and value is not None:
             return None
         read.append(number)
+    return tuple(read)
+
+
+def _alike(node: ir.Node, others: Sequence[ir.Node]) -> ir.Node | None:
+    """The first of ``others``, which read the same, that does what ``node`` does."""
+    return next((other for other in others if operation_key(other) == operation_key(node)), None)
+
+
+def _may_leave(node: ir.Node, branch: ir.Graph, *, returned: bool) -> bool:
+    """Whether a node of ``branch`` may be run whichever branch is taken."""
     if node.op_type in ("Identity", "Constant") or subgraphs_of(node) or not is_pure(node):
-        return None
-    if not returned and _is_any_of(node.outputs, branch.outputs):
-        return None
-    return (operation_key(node), *read)
+        return False
+    return returned or not _is_any_of(node.outputs, branch.outputs)
 
 
 def _constant(value: ir.Value) -> object:

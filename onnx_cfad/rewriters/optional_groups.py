@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
 from onnx_cfad.graph.regions import branch_site, is_branch, is_loop, loop_site
+from onnx_cfad.graph.walk import nodes_of
 
 READS = ("OptionalHasElement", "OptionalGetElement")
 """The operators that read an optional."""
@@ -40,10 +41,12 @@ class Group:
 
 def groups(model: ir.Model, belongs: Callable[[ir.Value], bool]) -> Iterator[Group]:
     """The groups with a value that crosses into a scope and that ``belongs``, in graph order."""
-    links, crossing = _linked(model)
+    nodes = nodes_of(model.graph)
+    crossing = [value for node in nodes if node.op_type != "Identity" for values in _same(node) for value in values]
     if not any(belongs(value) for value in crossing):
         return
-    _declare(model)
+    links = _linked(nodes)
+    _declare(nodes)
     crosses = frozenset(crossing)
     seen: set[ir.Value] = set()
     for value in crossing:
@@ -61,23 +64,19 @@ def replace(old: ir.Node, nodes: list[ir.Node], made: ir.Value) -> None:
     ir.convenience.replace_nodes_and_values(graph, old, [old], nodes, [given], [made])
 
 
-def _linked(model: ir.Model) -> tuple[_Links, list[ir.Value]]:
-    """Which values are the same value in the next scope, or copies, and those that cross into a scope."""
+def _linked(nodes: Sequence[ir.Node]) -> _Links:
+    """Which values are the same value in the next scope, or copies."""
     links: _Links = defaultdict(list)
-    crossing: list[ir.Value] = []
-    for node in model.graph.all_nodes():
+    for node in nodes:
         for values in _same(node):
             for value in values[1:]:
                 links[values[0]].append(value)
                 links[value].append(values[0])
-            if node.op_type != "Identity":
-                crossing.extend(values)
-    return links, crossing
+    return links
 
 
-def _declare(model: ir.Model) -> None:
+def _declare(nodes: Sequence[ir.Node]) -> None:
     """Gives what leaves a Loop or an If, and what an Identity copies, the type that it has inside, or in front."""
-    nodes = list(model.graph.all_nodes())
     before = -1
     while before != (before := sum(_declared(node) for node in (*nodes, *reversed(nodes)))):
         pass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnx_cfad.graph.walk import graphs_of, nodes_of, subgraphs_of
+from onnx_cfad.graph.walk import scopes_of, subgraphs_of
 
 
 def release(node: ir.Node) -> None:
@@ -23,8 +23,10 @@ def release(node: ir.Node) -> None:
 
 def release_readers_outside(model: ir.Model) -> None:
     """Takes the values of ``model`` from all nodes that are not in it, which nothing will put back."""
-    inside = set(nodes_of(model.graph))
-    for graph in graphs_of(model.graph):
-        for value in (*graph.inputs, *graph.initializers.values(), *(o for node in graph for o in node.outputs)):
-            for usage in [usage for usage in value.uses() if usage.node not in inside]:
-                usage.node.replace_input_with(usage.idx, None)
+    scopes = scopes_of(model.graph)
+    inside = {node for _, nodes in scopes for node in nodes}
+    values = [output for _, nodes in scopes for node in nodes for output in node.outputs]
+    for graph, _ in scopes:
+        values += (*graph.inputs, *graph.initializers.data.values())
+    for usage in [usage for value in values for usage in value.uses() if usage.node not in inside]:
+        usage.node.replace_input_with(usage.idx, None)
