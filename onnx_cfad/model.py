@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from onnx_ir.serde import TensorProtoTensor
 
 from onnx_cfad import weights
-from onnx_cfad.collector import resting_collector
+from onnx_cfad.collector import collect_before_loading, loaded, resting_collector
 from onnx_cfad.dimension_names import plain_dimension_names
 from onnx_cfad.errors import ModelError
 from onnx_cfad.expand_bodies import expand_bodies
@@ -48,7 +48,6 @@ _OLDEST_IR_WITH_DEFAULTS = 4
 """Before this IR version an initializer had to be a graph input too, without being one for the caller."""
 
 
-@resting_collector()
 def load(source: Source) -> ir.Model:
     """A model of its own: what it was made from is never changed, and external data stays on disk, unread.
 
@@ -58,6 +57,12 @@ def load(source: Source) -> ir.Model:
     Raises:
         ModelError: The file or the model is unusable; the message says where and why.
     """
+    collect_before_loading()
+    with resting_collector():
+        return _loaded(source)
+
+
+def _loaded(source: Source) -> ir.Model:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         model = _deserialize(_read(path), str(path))
@@ -164,8 +169,10 @@ def _check(model: ir.Model) -> None:
     check_signatures(model)
     for value in model.graph.inputs:
         _check_type(value)
-    for slot in weights.slots(model):
-        _check_content(slot.tensor)
+    tensors = [slot.tensor for slot in weights.slots(model)]
+    for tensor in tensors:
+        _check_content(tensor)
+    loaded(sum(tensor.nbytes for tensor in tensors if isinstance(tensor, TensorProtoTensor)))
 
 
 def _check_type(value: ir.Value) -> None:
