@@ -116,7 +116,7 @@ class Builder:
             types: Types of the outputs where they do not follow from the operator and the inputs.
             outputs: How many outputs the node has.
         """
-        attributes = {k: v for k, v in (attributes or {}).items() if v is not None}
+        attributes = {k: v for k, v in attributes.items() if v is not None} if attributes else {}
         values = self._operands(inputs)
         while values and values[-1] is None:
             values.pop()
@@ -128,23 +128,24 @@ class Builder:
         known = self._folded(op_type, values, attributes) if domain == "" else None
         if known is not None:
             return (known,)
+        name, fresh = self.namer.fresh(f"grad/{op_type}"), self.namer.fresh
+        types = types or result_types(op_type, values, attributes, outputs)
+        if outputs == 1:  # told at once, which is quicker than to set one after the other
+            (type_,) = types
+            made = [ir.Value(name=fresh(f"grad/{op_type}.out"), type=type_, shape=result_shape(op_type, values))]
+        else:
+            hints = [f"grad/{op_type}.{index}" for index in range(outputs)]
+            made = [ir.Value(name=fresh(hint), type=type_) for hint, type_ in zip(hints, types, strict=True)]
         node = ir.Node(
             domain,
             op_type,
             values,
             [attribute(k, v) for k, v in attributes.items()],
-            num_outputs=outputs,
-            name=self.namer.fresh(f"grad/{op_type}"),
+            outputs=made,
+            name=name,
         )
-        types = types or result_types(op_type, values, attributes, outputs)
-        shape = result_shape(op_type, values)
-        for index, (output, type_) in enumerate(zip(node.outputs, types, strict=True)):
-            output.name = self.namer.fresh(f"grad/{op_type}.{index}" if outputs > 1 else f"grad/{op_type}.out")
-            output.type = type_
-            if shape is not None and outputs == 1:
-                output.shape = shape
         self.nodes.append(node)
-        result = tuple(Expr(output, self) for output in node.outputs)
+        result = tuple([Expr(output, self) for output in made])
         if key is not None:
             self._known[key] = result
         return result
@@ -237,8 +238,9 @@ class Builder:
     def _operands(self, inputs: Sequence[Operand]) -> list[ir.Value | None]:
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]  # ONNX's inference takes an empty last input of SplitToSequence for a present one
-        if all(type(x) is Expr for x in inputs):
-            return [x.value for x in inputs]
+        values: list[ir.Value | None] = [x.value for x in inputs if type(x) is Expr]
+        if len(values) == len(inputs):
+            return values
         kinds = [x.dtype for x in inputs if isinstance(x, Expr) and x.is_tensor]
         kind = next((kind for kind in kinds if kind in FLOATING), None)
         kind = kind or next((kind for kind in kinds if kind != ir.DataType.BOOL), None)
@@ -256,7 +258,7 @@ class Builder:
         return self.constant(x).value
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)  # never changed; frozen, it takes four times as long to make
 class Expr:
     """A value, and the builder that records what is done with it."""
 
@@ -469,6 +471,7 @@ class _Operators:
             results = builder.call(op_type, inputs, attributes, domain=domain, types=types, outputs=outputs)
             return results[0] if outputs == 1 else results
 
+        setattr(self, op_type, call)  # to be found without being made again
         return call
 
 

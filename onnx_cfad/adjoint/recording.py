@@ -45,9 +45,11 @@ def attribute(name: str, value: Any) -> ir.Attr:
 
 def key_of(domain: str, op_type: str, values: list[ir.Value | None], attributes: dict[str, Any], outputs: int) -> Any:
     """What makes two recorded nodes the same; None for nodes with a subgraph or a tensor, which are never shared."""
-    if any(not isinstance(v, (int, float, str, bytes, list, tuple)) for v in attributes.values()):
-        return None
-    given = repr(sorted(attributes.items())) if attributes else ""
+    given = ""
+    if attributes:
+        if any(not isinstance(v, (int, float, str, bytes, list, tuple)) for v in attributes.values()):
+            return None
+        given = repr(sorted(attributes.items()))
     return (domain, op_type, tuple(map(id, values)), given, outputs)
 
 

@@ -114,7 +114,7 @@ class _Resolver:
         copies = [*self.keeper.head(), *self.copies()]
         for node, output in renamed.items():
             ir.convenience.replace_all_uses_with(node.outputs[0], self.found[output])
-        for node in nodes_of(self.reverse):
+        for node in nodes:
             for index, value in enumerate(node.inputs):
                 if value is not None and value in self.found:
                     node.replace_input_with(index, self.found[value])

@@ -10,6 +10,12 @@ _BOOL_OPS = frozenset(
     ("Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Not", "Xor", "IsNaN", "IsInf")
 )
 _INT64_OPS = frozenset(("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "SequenceLength"))
+_OWN_TYPES = frozenset((
+    *_BOOL_OPS, *_INT64_OPS, "Cast", "SequenceEmpty", "ConstantOfShape", "Where", "CastLike", "OneHot", "TopK",
+    "SequenceAt", "ConcatFromSequence", "SplitToSequence", "SequenceConstruct",
+))  # fmt: skip
+"""Operators whose result need not have the type of their first input."""
+
 _SAME_SHAPE_OPS = frozenset(
     ("Neg", "Abs", "Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Relu", "Erf", "Sin", "Cos", "Tan", "Sinh", "Cosh", "Sign")
     + ("Reciprocal", "Cast", "Identity", "Not", "IsNaN", "IsInf", "Softmax", "Floor", "Ceil", "Round")
@@ -28,7 +34,8 @@ def result_types(
     Raises:
         TypeError: They do not: the caller has to give them.
     """
-    first = next((v.type for v in values if v is not None), None)
+    if op_type not in _OWN_TYPES:
+        return [type_of(next((value for value in values if value is not None), None))] * outputs
     tensor = ir.TensorType
     if op_type in _BOOL_OPS:
         return [tensor(ir.DataType.BOOL)]
@@ -48,11 +55,7 @@ def result_types(
         return [type_of(values[0]), tensor(ir.DataType.INT64)]
     if op_type in ("SequenceAt", "ConcatFromSequence"):
         return [_element_type(type_of(values[0]))]
-    if op_type in ("SplitToSequence", "SequenceConstruct"):
-        return [ir.SequenceType(type_of(values[0]))]
-    if first is None:
-        raise TypeError(f"the result type of {op_type} without inputs must be given")
-    return [first] * outputs
+    return [ir.SequenceType(type_of(values[0]))]  # SplitToSequence, SequenceConstruct
 
 
 def type_of(value: ir.Value | None) -> ir.TypeProtocol:
