@@ -313,7 +313,7 @@ class Expr:
         """The known dimensions, None for those that only the run time knows. Needs a known rank."""
         self.rank  # noqa: B018 - raises where the rank is unknown
         assert self.value.shape is not None
-        return tuple(d if isinstance(d, int) else None for d in self.value.shape.dims)
+        return tuple([d if isinstance(d, int) else None for d in self.value.shape.dims])
 
     @property
     def const(self) -> np.ndarray | None:
@@ -467,7 +467,8 @@ class _Operators:
             domain: str = "",
             **attributes: Any,
         ) -> Any:
-            builder = next(x.builder for x in inputs if isinstance(x, Expr))
+            first = inputs[0]
+            builder = first.builder if type(first) is Expr else next(x.builder for x in inputs if isinstance(x, Expr))
             results = builder.call(op_type, inputs, attributes, domain=domain, types=types, outputs=outputs)
             return results[0] if outputs == 1 else results
 

@@ -81,7 +81,8 @@ def result_shape(op_type: str, values: list[ir.Value | None]) -> ir.Shape | None
         return values[0].shape if values[0] is not None else None
     if op_type not in _BROADCASTING_OPS:
         return None
-    shapes = [v.shape for v in values if v is not None and not (v.shape is not None and v.shape.rank() == 0)]
+    given = [v.shape for v in values if v is not None]
+    shapes = [shape for shape in given if shape is None or shape.dims]
     if not shapes:
         return ir.Shape([])
     first = shapes[0]

@@ -40,8 +40,9 @@ class Window:
 
 def size_of(x: Expr, axis: int) -> Size:
     """Dimension ``axis`` of ``x``: a number where it is known."""
-    known = x.dims[axis] if x.has_rank else None
-    return x.dim(axis) if known is None else known
+    shape = x.value.shape
+    known = None if shape is None else shape.dims[axis]
+    return known if isinstance(known, int) else x.dim(axis)
 
 
 def maximum(size: Size, floor: int) -> Size:
