@@ -6,12 +6,12 @@ module here may have the name of a public function, since importing it would put
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
 import onnx_cfad.interruptions  # noqa: F401 - first: Ctrl-C may come while the command line is imported
 
 # isort: split
+import importlib
+from typing import TYPE_CHECKING
+
 from onnx_cfad.errors import CfadError, ModelError, PlanError, TargetError, UnsupportedOp, ValidationError
 from onnx_cfad.options import INITIALIZERS
 

@@ -34,7 +34,9 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ModelError(where, "holds one array without a name", "Save the inputs by name with numpy.savez.")
             return {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except OSError as error:
+        raise ModelError(where, f"cannot be read: {error.strerror or error}") from error
+    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         reason = (
             "it holds Python objects" if "pickle" in str(error).lower() and zipfile.is_zipfile(source) else "damaged?"
         )
@@ -59,7 +61,7 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
                     np.lib.format.write_array(file, array, allow_pickle=False)
         temporary.replace(target)
     except OSError as error:
-        raise ModelError(str(target), f"cannot be written: {error.strerror or error}") from error
+        raise ModelError(str(path), f"cannot be written: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -42,7 +42,7 @@ from onnx_cfad.cli_options import (
     WrtInitializers,
 )
 from onnx_cfad.cli_targets import compile_for_target, targets
-from onnx_cfad.command_errors import DOES_NOT_HOLD, reports_errors
+from onnx_cfad.command_errors import DOES_NOT_HOLD, reporting_output, reports_errors
 from onnx_cfad.interruptions import leave_on_signals
 from onnx_cfad.model_file import check_model_file
 from onnx_cfad.options import INITIALIZERS, Initializers, Options, seed_count
@@ -63,7 +63,8 @@ def main() -> None:
     leave_on_signals()
     if sys.stdout is None:  # where the caller closed it
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
-    app(prog_name="onnx-cfad")
+    with reporting_output():
+        app(prog_name="onnx-cfad")
 
 
 def _print_version(wanted: bool) -> None:
@@ -249,7 +250,7 @@ def run_profile(
         list[Path],
         typer.Option(
             "--inputs", metavar="X.npz", help="Inputs by name, or a folder of such files; may be repeated.",
-            show_default=False,
+            readable=False, show_default=False,
         ),
     ],
     output: Annotated[
@@ -284,10 +285,14 @@ def validate(
     *,
     model: Model,
     gradient: Annotated[
-        Path | None, typer.Argument(metavar="[GRADIENT]", help="What transform wrote; default: differentiate first.")
+        Path | None,
+        typer.Argument(
+            metavar="[GRADIENT]", help="What transform wrote; default: differentiate first.", readable=False
+        ),
     ] = None,
     inputs: Annotated[
-        Path | None, typer.Option("--inputs", metavar="X.npz", help="The inputs by name; default: made up.")
+        Path | None,
+        typer.Option("--inputs", metavar="X.npz", help="The inputs by name; default: made up.", readable=False),
     ] = None,
     wrt: Wrt = None,
     wrt_initializers: WrtInitializers = False,
@@ -363,9 +368,14 @@ def run(
     context: typer.Context,  # noqa: ARG001
     *,
     model: Annotated[
-        Path, typer.Argument(metavar="MODEL|DIR", help="The .onnx file, or what compile wrote.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="MODEL|DIR", help="The .onnx file, or what compile wrote.", readable=False, show_default=False
+        ),
     ],
-    inputs: Annotated[Path, typer.Option("--inputs", metavar="X.npz", help="The inputs by name.", show_default=False)],
+    inputs: Annotated[
+        Path, typer.Option("--inputs", metavar="X.npz", help="The inputs by name.", readable=False, show_default=False)
+    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="Y.npz", help="Where the outputs go.", show_default=False)
     ],

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+# Paths are not checked by typer (readable=False): what is wrong with a file is told in our words, in one line.
 _WHAT = "What to differentiate"
 _HOW = "How loops and branches are run backwards"
 _LIMITS = "What becomes of gradients"
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The .onnx file.", show_default=False)]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The .onnx file.", readable=False, show_default=False)]
 Wrt = Annotated[
     list[str] | None,
     typer.Option(
@@ -131,7 +132,11 @@ Target = Annotated[
 ProfileFile = Annotated[
     Path | None,
     typer.Option(
-        "--profile", metavar="FILE", help="What real runs did, from `onnx-cfad profile -o`.", rich_help_panel=_HOW
+        "--profile",
+        metavar="FILE",
+        help="What real runs did, from `onnx-cfad profile -o`.",
+        readable=False,
+        rich_help_panel=_HOW,
     ),
 ]
 Mode = Annotated[

@@ -119,7 +119,10 @@ def compile_for_target(
     inputs: Annotated[
         Path | None,
         typer.Option(
-            "--inputs", metavar="X.npz", help="Sample inputs, whose shapes are compiled for; default: made up."
+            "--inputs",
+            metavar="X.npz",
+            help="Sample inputs, whose shapes are compiled for; default: made up.",
+            readable=False,
         ),
     ] = None,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Compare with ONNX Runtime on them.")] = True,
@@ -127,7 +130,10 @@ def compile_for_target(
     profile: Annotated[
         Path | None,
         typer.Option(
-            "--profile", metavar="FILE", help="What real runs did, from `onnx-cfad profile -o`: hot branches first."
+            "--profile",
+            metavar="FILE",
+            help="What real runs did, from `onnx-cfad profile -o`: hot branches first.",
+            readable=False,
         ),
     ] = None,
     tune: Annotated[

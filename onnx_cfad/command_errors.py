@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import NoReturn, ParamSpec
 
 import typer
@@ -49,6 +50,18 @@ def reports_errors(command: Callable[Parameters, None]) -> Callable[Parameters, 
             _fail(f"{text}. {report} (onnx-cfad --debug COMMAND ...).", error, debug=_debugging(kwargs))
 
     return guarded
+
+
+@contextlib.contextmanager
+def reporting_output() -> Generator[None]:
+    """Around the whole command line: help, versions and errors may be what cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        forget_output()
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"error: standard output: {error.strerror or error}\n")
+        sys.exit(BAD_INPUT)
 
 
 def _fail(text: str, error: Exception, *, debug: bool) -> NoReturn:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
-from pathlib import Path
-from types import FrameType, TracebackType
-from typing import NoReturn
+
+TYPE_CHECKING = False  # typing takes a moment, in which Ctrl-C may come
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+    from typing import NoReturn
 
 _BY_SIGNAL = 128  # added to the number of the signal: the exit code that shells give
 
@@ -36,17 +37,20 @@ def say_interrupted() -> int:
 
 def forget_output() -> None:
     """Lets what was not yet written go: Python would try again at its end, and complain."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
+    try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+    except (OSError, ValueError, AttributeError):  # there is no output
+        return
 
 
 def _is_command() -> bool:
     """Whether Python was started to run the command line, as ``onnx-cfad`` or ``python -m onnx_cfad``."""
     started = sys.orig_argv[1:]
     module = ["-m", "onnx_cfad"] in (started[index : index + 2] for index in range(len(started)))
-    return module or any(Path(argument).stem == "onnx-cfad" for argument in started[:1])
+    names = (argument.replace("\\", "/").rpartition("/")[2] for argument in started[:1])
+    return module or any(name.partition(".")[0] == "onnx-cfad" for name in names)
 
 
 def _hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -67,7 +67,8 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, source: str | os.Path
             model_file.flush()
     except OSError as error:
         what = f"cannot be written: {error.strerror or error}"
-        raise ModelError(str(target), f"{what}: {error.filename}" if error.filename else what) from error
+        named = error.filename is not None and not str(error.filename).endswith(".tmp")
+        raise ModelError(str(target), f"{what}: {error.filename}" if named else what) from error
     except ValueError as error:
         raise ModelError(str(target), f"cannot be written: {error}") from error
 

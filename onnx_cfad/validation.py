@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -169,26 +169,36 @@ def _subject(
     if feeds != {} and not given and any(port.required for port in original.inputs):
         given = make_up_inputs(primal, original.run, seed)
     outputs = original.run(given)
+    blind = _blind(outputs[name] for name in interface.outputs)
     cotangents = {
-        name: np.asarray(seeds.get(name) if seeds.get(name) is not None else _cotangent(outputs[name], interface, rng))
+        name: np.asarray(seeds[name])
+        if seeds.get(name) is not None
+        else _cotangent(outputs[name], interface, rng, blind)
         for name in interface.outputs
     }
     recorded = derived.metadata_props.get("onnx_cfad.source")
     other = recorded is not None and recorded != fingerprint(loaded)
     remarks = ("the gradient model says that it was made from another model",) if other else ()
     remarks += () if primal is loaded else miscomputed(model, given, outputs)
+    lost = [name for name, ct in cotangents.items() if _blind([outputs[name]]) and not ct.any()]
+    remarks += tuple(f"output '{name}' is nowhere finite: derivatives are not checked through it" for name in lost)
     tape = narrow_tape(derived)
     remade = None if tape is None or other else with_exact_tape(load(model), derived)
     exact = None if remade is None else single(remade.model)
     return _Subject(primal, interface, original, extended, given, outputs, cotangents, remarks, tape, exact)
 
 
-def _cotangent(output: Array, interface: Interface, rng: np.random.Generator) -> Array:
-    """A random seed, 0 where the output is infinite and cannot be compared; or the 1 of a loss."""
+def _blind(outputs: Iterable[Array]) -> bool:
+    """Whether outputs have elements, but no finite one: nothing can be compared here, but perhaps nearby."""
+    numbers = [np.isfinite(output.astype(np.float64)) for output in outputs if output.size]
+    return bool(numbers) and not any(finite.any() for finite in numbers)
+
+
+def _cotangent(output: Array, interface: Interface, rng: np.random.Generator, blind: bool) -> Array:
+    """A random seed, 0 where the output is infinite and cannot be compared while others can; or the 1 of a loss."""
     seeded = bool(interface.names.seeds)
     values = rng.standard_normal(output.shape) if seeded else np.ones(output.shape)
-    comparable = np.isfinite(output.astype(np.float64)) | (not seeded)
-    kept = comparable if comparable.any() else np.ones_like(comparable)  # nothing to compare here, but perhaps nearby
+    kept = np.isfinite(output.astype(np.float64)) | (not seeded) | blind
     return np.asarray(np.where(kept, values, 0.0)).astype(output.dtype)
 
 

@@ -99,6 +99,21 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path: pathlib.Path) -> No
     assert done.stderr == "error: standard output: File too large\n"
 
 
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_help_that_cannot_be_written_is_one_line(option: str, tmp_path: pathlib.Path) -> None:
+    program = """if True:
+        import os, resource, sys
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        os.execv(sys.argv[1], sys.argv[1:])
+    """
+    with (tmp_path / "output").open("wb") as output:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *COMMAND, option],
+            stdout=output, stderr=subprocess.PIPE, text=True, env=environment(), check=False, timeout=120,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "error: standard output: File too large\n")
+
+
 def test_closed_output_is_no_error(tmp_path: pathlib.Path) -> None:
     target = tmp_path / "g.onnx"
     done = subprocess.run(

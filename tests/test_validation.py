@@ -315,6 +315,17 @@ def test_nothing_is_checked_where_no_output_is_finite(x: list[float]) -> None:
         validation.raise_if_failed()
 
 
+def test_an_output_without_a_number_takes_no_part() -> None:
+    text = "g (float[3] x) => (float[3] y, float total) { y = Mul (x, x) total = ReduceSum <keepdims = 0> (y) }"
+    found = cfad.validate(model(text), feeds={"x": np.asarray([1.0, np.nan, 3.0], np.float32)})
+    assert verdicts(found) == {"x": Outcome.HOLDS}, str(found)
+    assert "output 'total' is nowhere finite: derivatives are not checked through it" in found.remarks
+    wrong = replaced(cfad.vjp(model(text)), "x_grad", "Neg", None)
+    assert verdicts(cfad.validate(model(text), wrong, {"x": np.asarray([1.0, np.nan, 3.0], np.float32)})) == {
+        "x": Outcome.WRONG
+    }
+
+
 def test_zero_on_both_sides_is_named() -> None:
     example = CORPUS["loops"]["loop_zero_trips"]("float")
     found = cfad.validate(example.model, feeds=example.feeds)
