@@ -153,7 +153,7 @@ class Builder:
     def _called_in_float32(
         self, op_type: str, values: Sequence[ir.Value | None], attributes: dict[str, Any], outputs: int
     ) -> tuple[Expr, ...]:
-        """The operator between Casts: in this opset it takes no bfloat16."""
+        """The operator between Casts: it takes no bfloat16, in this opset or in ONNX Runtime."""
         wide = [Expr(v, self).cast(ir.DataType.FLOAT) if v is not None and _is_bfloat16(v) else v for v in values]
         given = [Expr(v, self) if isinstance(v, ir.Value) else v for v in wide]
         results = self.call(op_type, given, attributes, outputs=outputs)
@@ -335,7 +335,8 @@ class Expr:
         known = self.value.shape
         if known is not None and known.is_static():
             return self.builder.constant(np.asarray(np.prod(known.numpy(), dtype=np.int64)))
-        if self.dtype.is_integer():  # ONNX Runtime 1.32 takes the Size of a Shape for the product of what is in it
+        # ONNX Runtime 1.32 takes the Size of a Shape for the product of what is in it, and knows no Size of bfloat16.
+        if self.dtype.is_integer() or self.dtype == ir.DataType.BFLOAT16:
             return self.builder.call("ReduceProd", [self.builder.call("Shape", [self])[0]], {"keepdims": 0})[0]
         return self.builder.call("Size", [self])[0]
 

@@ -48,8 +48,8 @@ _TYPES = (
     "column says: f16 is float16 and bf16 is bfloat16, in ONNX Runtime; with a star in the reference evaluator of the "
     "onnx package, where ONNX Runtime has no kernels for them; with a plus they run in neither, and the emitted model "
     "is valid and right when it is run in float64. All are compared with differences of the operator, in reverse and "
-    "in forward mode. An operator that takes no bfloat16 in the model's opset runs in float32 between Casts where a "
-    "rule emits it. "
+    "in forward mode. An operator that takes no bfloat16 in the model's opset, and elementwise arithmetic, for which "
+    "ONNX Runtime has no bfloat16 kernels, run in float32 between Casts where a rule emits them. "
     "Sums over more than 1,024 elements of a 16-bit type, or over how many only the run knows, are made in float32."
 )
 _MARKS = {"runtime": "", "reference": "*", "formula": "+"}

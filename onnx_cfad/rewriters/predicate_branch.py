@@ -166,8 +166,9 @@ class _Predication:
             first = self.record("And", [self.predicate, a], like)
             second = self.record("And", [self.record("Not", [self.predicate], self.predicate), b], like)
             return self.record("Or", [first, second], like)
-        if dtype.is_integer() and dtype not in _SELECTED:
-            wide = [self.cast(value, ir.DataType.INT64) for value in (a, b)]
+        if dtype == ir.DataType.BFLOAT16 or (dtype.is_integer() and dtype not in _SELECTED):
+            selected = ir.DataType.INT64 if dtype.is_integer() else ir.DataType.FLOAT
+            wide = [self.cast(value, selected) for value in (a, b)]
             return self.cast(self.record("Where", [self.predicate, *wide], wide[0]), dtype)
         return self.record("Where", [self.predicate, a, b], like)
 

@@ -109,8 +109,8 @@ def _groups_to_batch(x: Expr, rank: int, group: int) -> Expr:
     channels = size_of(x, 1)
     if channels == group:
         return op.Reshape(op.Transpose(x, perm=[1, 0, *axes]), [1, -1, *([0] * rank)])
-    spatial = [size_of(x, axis) for axis in axes]
+    batch, *spatial = [size_of(x, axis) for axis in (0, *axes)]
     each = channels // group if isinstance(channels, int) else channels / group
-    parts = op.Reshape(x, vector([0, group, -1, *spatial], x.builder))
+    parts = x.reshape(vector([batch, group, each, *spatial], x.builder))
     swapped = op.Transpose(parts, perm=[2, 1, 0, *(axis + 1 for axis in axes)])
     return op.Reshape(swapped, vector([each, -1, *spatial], x.builder))

@@ -13,7 +13,7 @@ from onnx_cfad.rules.grid_taps import Sampling
 from onnx_cfad.rules.interpolation import Interpolation
 from onnx_cfad.rules.reductions import wide_type
 from onnx_cfad.rules.registry import vjp
-from onnx_cfad.rules.windows import size_of
+from onnx_cfad.rules.windows import planes, size_of, vector
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}  # the names before opset 20
 _TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
@@ -25,12 +25,12 @@ def grid_sample(
 ) -> tuple[Update, Callable[[], Expr]]:
     rank = (x if x.has_rank else grid).rank - 2
     sampling = Sampling(_MODES.get(mode, mode), padding_mode, bool(align_corners))
-    points = op.Reshape(ct, [0, 0, -1])
+    points = planes(ct)
 
     @functools.cache
     def reads() -> Interpolation:
         kind = ir.DataType.DOUBLE if grid.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
-        places = op.Reshape(grid.cast(kind), [0, -1, rank])
+        places = grid.cast(kind).reshape(vector([size_of(grid, 0), size_of(points, 2), rank], ct.builder))
         last_first = op.Split(places, axis=2, num_outputs=rank, outputs=rank)
         coordinates = [coordinate.squeeze([2]) for coordinate in reversed(last_first)]
         taps = [sampling.taps(u, size_of(x, axis + 2)) for axis, u in enumerate(coordinates)]
@@ -55,5 +55,5 @@ def affine_grid(ct: Expr, y: Expr, theta: Expr, size: Expr, *, align_corners: in
     one_sample = concat([ct.builder.constant([1]), op.Slice(size, [1], [2**62], [0])])
     coordinates = op.Reshape(op.AffineGrid(unit, one_sample, align_corners=align_corners), [-1, rank])
     homogeneous = op.Pad(coordinates, [0, 0, 0, 1], 1.0)
-    points = op.Reshape(ct.cast(kind), [0, -1, rank])
+    points = ct.cast(kind).reshape(vector([size_of(ct, 0), size_of(coordinates, 0), rank], ct.builder))
     return op.MatMul(op.Transpose(points, perm=[0, 2, 1]), homogeneous).cast(theta.dtype), None

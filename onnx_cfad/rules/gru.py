@@ -76,8 +76,10 @@ class GruRecurrence(Recurrence):
             self._linear_step if self.linear else self._step,
             [self.ct_last],
             self._factors(),
+            steps=self.steps,
             reverse=not self.backward,
             name="gru",
+            widened=3,
         )
         return gates, [self.at_start(hidden)]
 

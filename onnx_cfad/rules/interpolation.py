@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from onnx_cfad.adjoint.expr import Expr, op
 from onnx_cfad.rules.grid_taps import Taps
 from onnx_cfad.rules.scatter_add import scatter_add
-from onnx_cfad.rules.windows import Size, size_of, vector
+from onnx_cfad.rules.windows import Size, planes, size_of, vector
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,11 @@ class Interpolation:
     axes: Sequence[Taps]
     count: int
 
+    @property
+    def _points(self) -> Size:
+        """The number P."""
+        return size_of(self.axes[0].index, 1)
+
     @functools.cached_property
     def _indices(self) -> Expr:
         """The row-major number of each tap's element [N, C, P * K]."""
@@ -40,13 +45,13 @@ class Interpolation:
         """One factor an axis [N, P, T] joined for every combination of taps: [N, 1, P * K]."""
         rank = len(factors)
         spread = [f.unsqueeze([k + 2 for k in range(rank) if k != axis]) for axis, f in enumerate(factors)]
-        return op.Reshape(op.Flatten(functools.reduce(join, spread), axis=1), [0, 1, -1])
+        return op.Flatten(functools.reduce(join, spread), axis=1).unsqueeze([1])
 
     def _at_taps(self, points: Expr) -> Expr:
         """What belongs to points [N, C, P] once for each of their taps: [N, C, P * K]."""
         if self.count == 1:
             return points
-        return op.Reshape(op.Expand(points.unsqueeze([3]), [1, 1, 1, self.count]), [0, 0, -1])
+        return planes(op.Expand(points.unsqueeze([3]), [1, 1, 1, self.count]))
 
     @functools.cached_property
     def _weights(self) -> Expr:
@@ -55,21 +60,19 @@ class Interpolation:
     @functools.cached_property
     def _read(self) -> Expr:
         """The elements that the taps read [N, C, P * K], in the type of the weights."""
-        planes = op.Reshape(self.x, [0, 0, -1])
-        return op.GatherElements(planes, self._indices, axis=2).cast(self._weights.dtype)
+        return op.GatherElements(planes(self.x), self._indices, axis=2).cast(self._weights.dtype)
 
     def values(self) -> Expr:
         """The interpolated values [N, C, P]."""
         products = op.Flatten(self._read * self._weights, axis=2)
         summed = op.Reshape(products, [-1, self.count]).sum([1])
-        return op.Reshape(summed, vector([size_of(self.x, 0), size_of(self.x, 1), -1], self.x.builder))
+        return summed.reshape(vector([size_of(self.x, 0), size_of(self.x, 1), self._points], self.x.builder))
 
     def by_x(self, total: Expr | None, ct: Expr) -> Expr:
         """``total`` plus the cotangent of ``x``, from that of the values [N, C, P]."""
-        planes = op.Reshape(self.x, [0, 0, -1])
-        base = None if total is None else op.Reshape(total, [0, 0, -1])
+        base = None if total is None else planes(total, self.x)
         shares = (self._at_taps(ct.cast(self._weights.dtype)) * self._weights).cast(ct.dtype)
-        return scatter_add(base, planes, self._indices, shares, 2).reshape(self.x.shape)
+        return scatter_add(base, planes(self.x), self._indices, shares, 2).reshape(self.x.shape)
 
     def by_coordinates(self, ct: Expr) -> list[Expr]:
         """The cotangent of each axis' coordinates [N, P, 1], from that of the values [N, C, P]."""
@@ -79,4 +82,5 @@ class Interpolation:
     def _by_coordinate(self, pull: Expr, axis: int) -> Expr:
         factors = [taps.slope if k == axis else taps.weight for k, taps in enumerate(self.axes)]
         slopes = self._combined([factor for factor in factors if factor is not None], operator.mul)
-        return op.Reshape(pull * slopes, [0, -1, self.count]).sum([2], keepdims=True)
+        each = vector([size_of(self.x, 0), self._points, self.count], self.x.builder)
+        return (pull * slopes).reshape(each).sum([2], keepdims=True)

@@ -57,6 +57,7 @@ class LstmRecurrence(Recurrence):
             self._peephole_step if self.peephole is not None else _cell_step,
             [self.initial_cell],
             self._cell_inputs(),
+            steps=self.steps,
             reverse=self.backward,
             name="cells",
         )
@@ -89,7 +90,12 @@ class LstmRecurrence(Recurrence):
     def adjoint(self) -> tuple[Expr, list[Expr]]:
         """The cotangents of the gates' arguments [T, N, 4 * H], and those of the initial hidden and cell states."""
         (hidden, cell), (gates,) = scan_steps(
-            self._step, [self.ct_last, self.ct_last_cell], self._factors(), reverse=not self.backward, name="lstm"
+            self._step,
+            [self.ct_last, self.ct_last_cell],
+            self._factors(),
+            steps=self.steps,
+            reverse=not self.backward,
+            name="lstm",
         )
         return gates, [self.at_start(hidden), self.at_start(cell)]
 

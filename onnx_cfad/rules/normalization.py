@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from onnx_cfad.adjoint.cotangents import sum_to
@@ -11,6 +10,7 @@ from onnx_cfad.rules.outputs import each_of
 from onnx_cfad.rules.reductions import nonzero_norm, per_element
 from onnx_cfad.rules.registry import vjp
 from onnx_cfad.rules.standardize import Standardized, at_least_float, scale_to_one, standardize
+from onnx_cfad.rules.windows import planes
 
 Lazy = Callable[[], Expr]
 
@@ -145,9 +145,7 @@ def lrn(ct: Expr, y: Expr, x: Expr, *, alpha: float, beta: float, bias: float, s
 
 def _window_mean(terms: Expr, x: Expr, size: int, before: int) -> Expr:
     """The sum of ``terms``, by ``size``, over channels from ``before`` before each one to ``size`` channels on."""
-    sizes = x.dims[2:] if x.has_rank else (None,)
-    length = math.prod(d for d in sizes if d is not None) if None not in sizes else -1  # -1 needs elements
-    channels = op.Unsqueeze(terms.reshape([0, 0, length or -1]), [1])  # [N, 1, C, D]
+    channels = op.Unsqueeze(planes(terms, x), [1])  # [N, 1, C, D]
     pads = [before, 0, size - 1 - before, 0]
     means = op.AveragePool(channels, kernel_shape=[size, 1], pads=pads, count_include_pad=1)
     return means.reshape(x.shape)

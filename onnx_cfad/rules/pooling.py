@@ -13,7 +13,7 @@ from onnx_cfad.rules.correlation import spread
 from onnx_cfad.rules.reductions import nonzero_norm, per_element
 from onnx_cfad.rules.registry import vjp
 from onnx_cfad.rules.scatter_add import scatter_add
-from onnx_cfad.rules.windows import Size, Window, size_of, sliding, vector
+from onnx_cfad.rules.windows import Size, Window, planes, size_of, sliding, vector
 
 
 @vjp("MaxPool")
@@ -39,23 +39,12 @@ def max_pool(
         attributes.update(kernel_shape=kernel_shape, pads=pads, strides=strides)
         types = [x.type, ir.TensorType(ir.DataType.INT64)]
         _, indices = op.MaxPool(x, **attributes, outputs=2, types=types)
-    return Update(lambda total: _to_selected(total, x, seed, _plane(indices, seed)))
+    return Update(lambda total: _to_selected(total, x, seed, planes(indices, seed)))
 
 
 @vjp("GlobalMaxPool")
 def global_max_pool(ct: Expr, y: Expr, x: Expr) -> Update:
-    return Update(lambda total: _to_selected(total, x, ct, op.ArgMax(_plane(x), axis=2, keepdims=1)))
-
-
-def _plane(x: Expr, like: Expr | None = None) -> Expr:
-    """[N, C, ...] as [N, C, L]; of a batch of none no L could be found, so that it is told where it is known.
-
-    The shape of x is that of ``like``.
-    """
-    known = x if like is None else like
-    sizes = known.dims[2:] if known.has_rank else (None,)
-    length = int(np.prod([size for size in sizes if size is not None])) if None not in sizes else -1
-    return op.Reshape(x, [0, 0, length or -1])
+    return Update(lambda total: _to_selected(total, x, ct, op.ArgMax(planes(x), axis=2, keepdims=1)))
 
 
 def _to_selected(total: Expr | None, x: Expr, ct: Expr, indices: Expr) -> Expr:
@@ -63,10 +52,9 @@ def _to_selected(total: Expr | None, x: Expr, ct: Expr, indices: Expr) -> Expr:
 
     ONNX Runtime numbers elements through the whole tensor, the reference evaluator through a plane.
     """
-    planes = _plane(x)
-    length = planes.dim(2)
-    base = None if total is None else _plane(total)
-    return scatter_add(base, planes, op.Mod(indices, length), _plane(ct), 2).reshape(x.shape)
+    read = planes(x)
+    base = None if total is None else planes(total, x)
+    return scatter_add(base, read, op.Mod(indices, read.dim(2)), planes(ct), 2).reshape(x.shape)
 
 
 @vjp("MaxUnpool")

@@ -17,10 +17,10 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.cotangents import wide
-from onnx_cfad.adjoint.expr import Builder, Expr, concat, full, op, where
-from onnx_cfad.adjoint.subgraph_operators import scan
+from onnx_cfad.adjoint.expr import Builder, Expr, concat, full, op, where, zeros_like
+from onnx_cfad.adjoint.subgraph_operators import cond, scan
 from onnx_cfad.rules.recurrent_activations import Activation, activations
-from onnx_cfad.rules.windows import size_of, vector
+from onnx_cfad.rules.windows import Size, size_of, vector
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Recurrence(abc.ABC):
         initial: First hidden state [N, H].
         y: Hidden states [T, N, H].
         mask: Whether a step is within its sequence [T, N, 1]; None where all are.
+        started: Whether a sequence has a step [N, 1]; None where all have.
         backward: Steps run from the last to the first.
         functions: Activation functions of the direction.
         ct_y: Cotangent of ``y``, or None.
@@ -48,10 +49,16 @@ class Recurrence(abc.ABC):
     initial: Expr
     y: Expr
     mask: Expr | None
+    started: Expr | None
     backward: bool
     functions: Sequence[Activation]
     ct_y: Expr | None
     ct_last: Expr
+
+    @property
+    def steps(self) -> Size:
+        """The number T."""
+        return size_of(self.x, 0)
 
     @functools.cached_property
     def previous(self) -> Expr:
@@ -62,8 +69,8 @@ class Recurrence(abc.ABC):
         """For each step the one of ``states`` that it starts from; ``initial`` [N, H] for the first."""
         first = initial.unsqueeze([0])
         if not self.backward:
-            return concat([first, op.Slice(states, [0], [-1], [0])])
-        earlier = concat([op.Slice(states, [1], [2**62], [0]), first])
+            return op.Slice(concat([first, states]), [0], [-1], [0])  # none of no steps
+        earlier = op.Slice(concat([states, first]), [1], [2**62], [0])
         if self.mask is None:
             return earlier
         running = op.Slice(self.mask, [1], [2**62], [0])
@@ -97,9 +104,7 @@ class Recurrence(abc.ABC):
 
     def at_start(self, ct: Expr) -> Expr:
         """The cotangent of an initial state; 0 for a sequence of no steps, whose last state ONNX Runtime makes 0."""
-        if self.mask is None:
-            return ct
-        return where(op.Squeeze(op.Slice(self.mask, [0], [1], [0]), [0]), ct, 0)
+        return ct if self.started is None else where(self.started, ct, 0)
 
     @functools.cached_property
     @abc.abstractmethod
@@ -145,16 +150,47 @@ def scan_steps(
     states: Sequence[Expr],
     inputs: Sequence[Expr],
     *,
+    steps: Size,
     reverse: bool,
     name: str,
+    widened: int = 1,
 ) -> tuple[list[Expr], list[Expr]]:
-    """A Scan over the steps of ``inputs`` [T, N, ...] with ``states`` [N, H]; results of a step are [N, ...]."""
+    """A Scan over the steps of ``inputs`` [T, N, ...] with ``states`` [N, H], and one result a step.
+
+    ONNX Runtime refuses a Scan of no steps, and makes the last states of none 0, so that nothing depends on the first.
+
+    Args:
+        body: As for ``scan``.
+        states: Initial carries.
+        inputs: What the steps read; the first is [T, N, W].
+        steps: The number T.
+        reverse: From the last step to the first.
+        name: Of the body.
+        widened: A result is [N, widened * W].
+    """
 
     def step(inner: Builder, carries: list[Expr], slices: list[Expr]) -> tuple[list[Expr], list[Expr]]:
         new, results = body(inner, carries, slices)
         return [ranked(x, 2) for x in new], [ranked(x, 2) for x in results]
 
-    return scan(step, [ranked(x, 2) for x in states], [ranked(x, 3) for x in inputs], reverse=reverse, name=name)
+    states, inputs = [ranked(x, 2) for x in states], [ranked(x, 3) for x in inputs]
+    if isinstance(steps, int) and steps > 0:
+        return scan(step, states, inputs, reverse=reverse, name=name)
+
+    def some(inner: Builder) -> list[Expr]:
+        started, read = ([inner.expr(x.value) for x in part] for part in (states, inputs))
+        last, results = scan(step, started, read, reverse=reverse, name=name)
+        return [*last, *results]
+
+    def none(inner: Builder) -> list[Expr]:
+        nothing = inner.expr(inner.fresh_identity(inputs[0].value))
+        return [*(zeros_like(inner.expr(x.value)) for x in states), concat([nothing] * widened, axis=-1)]
+
+    if isinstance(steps, int):
+        *last, result = none(states[0].builder)
+    else:
+        *last, result = cond(op.Greater(steps.squeeze([0]), 0), some, none, name=f"{name}.any_steps")
+    return [ranked(x, 2) for x in last], [ranked(result, 3)]
 
 
 def contraction(left: Expr, right: Expr) -> Expr:
@@ -299,6 +335,7 @@ class RecurrentOperator:
             "initial": self.state(self.initial_h, index),
             "y": self.layout.outputs(self.states, index),
             "mask": self.mask,
+            "started": None if self.sequence_lens is None else op.Greater(self.sequence_lens, 0).unsqueeze([1]),
             "backward": self.backward[index],
             "functions": functions[each * index : each * (index + 1)],
             "ct_y": None if self.cts[0] is None else self.layout.outputs(self.cts[0], index),

@@ -20,7 +20,9 @@ class RnnRecurrence(Recurrence):
         """The cotangents of the activation's arguments [T, N, H], and that of the initial hidden state."""
         slope = self.within(self.functions[0].slope(self.arguments, self.y))
         inputs = [slope, *self.seeds, *self.idle]
-        (hidden,), (arguments,) = scan_steps(self._step, [self.ct_last], inputs, reverse=not self.backward, name="rnn")
+        (hidden,), (arguments,) = scan_steps(
+            self._step, [self.ct_last], inputs, steps=self.steps, reverse=not self.backward, name="rnn"
+        )
         return arguments, [self.at_start(hidden)]
 
     def _step(self, inner: Builder, carries: list[Expr], slices: list[Expr]) -> tuple[list[Expr], list[Expr]]:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnx_cfad.adjoint.cotangents import wide
 from onnx_cfad.adjoint.expr import Builder, Expr, op
 from onnx_cfad.adjoint.subgraph_operators import scan
-from onnx_cfad.rules.windows import Size, Window, size_of, vector
+from onnx_cfad.rules.windows import Size, Window, planes, size_of, vector
 
 _FEW_CHANNELS = 16
 _FEW_PLACES = 64
@@ -137,7 +137,7 @@ def _is_whole(windows: Sequence[Window]) -> bool:
 def _rows(x: Expr, channels: int, windows: Sequence[Window], group: int) -> Expr:
     """[N, group * c, places...] to [N * group, c, P]."""
     if group == 1:
-        return op.Reshape(x, [0, 0, -1])
+        return planes(x)
     return op.Reshape(x, vector([-1, channels, _product([w.count for w in windows])], x.builder))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from onnx_cfad.adjoint.expr import Builder, Expr, op
@@ -64,6 +65,22 @@ def vector(sizes: Sequence[Size], builder: Builder) -> Expr:
         return builder.constant(numbers)
     parts = [builder.constant([size]) if isinstance(size, int) else size for size in sizes]
     return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=0)
+
+
+def planes(x: Expr, like: Expr | None = None) -> Expr:
+    """[N, C, ...] as [N, C, L]. A batch of none has no elements from which L could be found: it is told, or counted.
+
+    Args:
+        x: The tensor.
+        like: One of the same shape whose sizes may be better known.
+    """
+    known = x if like is None else like
+    sizes = known.dims[2:] if known.has_rank else (None,)
+    numbers = [size for size in sizes if size is not None]
+    if len(numbers) == len(sizes) and all(numbers):
+        return op.Reshape(x, [0, 0, math.prod(numbers)])
+    length = op.ReduceProd(op.Shape(known, start=2), keepdims=1)
+    return x.reshape(op.Concat(op.Shape(known, end=2), length, axis=0))
 
 
 def extent(kernel: Size, dilation: int) -> Size:

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx.parser import parse_model
 
+import onnx_cfad as cfad
 from tests.adjoint.agreement import LEVELS, emitted, parameters, run, seeds
 from tests.corpus import CORPUS, Example, Maker
 from tests.corpus.entry import example
-from tests.oracle import assert_vjp
+from tests.oracle import assert_vjp, run_ort
 
 HALF = ("loops", "carries", "captures", "tapes", "scans", "branches", "nests", "branch_nests")
 # A trip count, an early exit or a mask that float16 decides otherwise, or values beyond its range.
@@ -115,3 +117,62 @@ def test_float16_sum_over_a_broadcast_axis_does_not_stall() -> None:
     model = example("float16", text, {"x": np.zeros((4000, 1)), "w": np.zeros((1, 1))})
     found = run(emitted(model), {**model.feeds, "y_grad": np.ones((4000, 1), np.float16)}, LEVELS[-1])
     assert float(found["w_grad"][0, 0]) == 4000.0
+
+
+BFLOAT16_STATE = """<ir_version: 10, opset_import: ["": 21]>
+kept (float[3] x, float[3] u, int64 n, bool p) => (float[3] y) {
+    start = Cast <to = KIND> (x)
+    last = Loop (n, , start) <body = step (int64 i, bool go, STATE[3] s) => (bool on, STATE[3] next) {
+        on = Identity (go)
+        a = Cast <to = 1> (s)
+        b = Sin (a)
+        c = Mul (b, u)
+        d = Cast <to = KIND> (c)
+        next = If (p) <
+            then_branch = kept () => (STATE[3] t) { t = Identity (d) },
+            else_branch = left () => (STATE[3] e) {
+                half = Cast <to = 1> (s)
+                less = Mul (half, u)
+                e = Cast <to = KIND> (less)
+            }
+        >
+    }>
+    both = Concat <axis = 0> (last, start)
+    wide = Cast <to = 1> (both)
+    axis = Constant <value = int64[2] {2, 3}> ()
+    rows = Reshape (wide, axis)
+    first = Constant <value = int64[1] {0}> ()
+    total = ReduceSum <keepdims = 0> (rows, first)
+    y = Mul (total, total)
+}"""
+
+
+@pytest.mark.parametrize("taken", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"plan": "taped"},
+        {"plan": "checkpointed", "segment": 2},
+        {"target": "cuda"},
+        {"clip_value": 1e6, "clip_carries": True},
+    ],
+)
+def test_state_kept_in_bfloat16(options: dict[str, Any], taken: bool) -> None:
+    """ONNX Runtime moves and casts bfloat16 and computes nothing with it, and so do gradients."""
+    feeds = {
+        "x": np.asarray([0.5, -0.25, 0.75], np.float32),
+        "u": np.asarray([1.5, 0.5, -1.0], np.float32),
+        "n": np.asarray(3),
+        "p": np.asarray(taken),
+    }
+    seed = np.asarray([1.0, -0.5, 2.0], np.float32)
+    found, expected = (
+        run_ort(emitted, {**feeds, "y_grad": seed})
+        for emitted in (
+            cfad.vjp(parse_model(BFLOAT16_STATE.replace("KIND", kind).replace("STATE", state)), **given).proto()
+            for kind, state, given in (("16", "bfloat16", options), ("1", "float", {}))
+        )
+    )
+    for name in ("x_grad", "u_grad"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=2.0**-4, atol=2.0**-5)

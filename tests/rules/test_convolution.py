@@ -167,6 +167,18 @@ def test_empty_batch_has_a_gradient_of_zeros(axes: list[int]) -> None:
     np.testing.assert_array_equal(found, np.zeros_like(feeds["w"]))
 
 
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("group", [2, 4])
+def test_empty_batch_in_groups_of_channels_that_the_run_knows(group: int, op_type: str) -> None:
+    x = np.zeros((0, 4, 5, 6), np.float32)
+    w = np.ones((4, 4 // group, 2, 3), np.float32)
+    model = node_model(helper.make_node(op_type, ["x", "w"], ["y"], group=group), {"x": x, "w": w}, dims="symbolic")
+    seed = np.zeros(run_ort(model, {"x": x, "w": w})["y"].shape, np.float32)
+    found = run_ort(cfad.vjp(model, wrt=["x", "w"]).proto(), {"x": x, "w": w, "y_grad": seed})
+    assert found["x_grad"].shape == x.shape
+    np.testing.assert_array_equal(found["w_grad"], np.zeros_like(w))
+
+
 @pytest.mark.parametrize("kernel", [3, 1])
 def test_gradients_by_kernels_of_half_precision_are_summed_in_float32(kernel: int) -> None:
     """The signal has fewer elements than the cotangent, so that it alone would be summed exactly in 16 bits."""

@@ -76,3 +76,23 @@ def test_affine_grid(size: tuple[int, ...], align_corners: int, computed: bool) 
         assert_vjp(node, {"theta": theta, "size": shape}, wrt=["theta"], check=False)  # no rank of y is inferred
     else:
         assert_vjp(node, {"theta": theta}, constants={"size": shape})
+
+
+@pytest.mark.parametrize("dims", ["static", "symbolic"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize(("samples", "points"), [(0, (2, 3)), (2, (0, 3)), (2, (2, 0)), (0, (0, 0))])
+def test_nothing_sampled(samples: int, points: tuple[int, int], mode: str, dims: str) -> None:
+    feeds = {"x": RNG.standard_normal((samples, 3, 4, 5)), "grid": RNG.uniform(-1, 1, (samples, *points, 2))}
+    node = helper.make_node("GridSample", ["x", "grid"], ["y"], mode=mode)
+    found = run_ort(cfad.vjp(node_model(node, feeds, dims=dims), wrt=["x", "grid"]).proto(),
+                    {**feeds, "y_grad": np.ones((samples, 3, *points))})  # fmt: skip
+    np.testing.assert_array_equal(found["x_grad"], np.zeros_like(feeds["x"]))
+    assert found["grid_grad"].shape == feeds["grid"].shape
+
+
+def test_affine_grid_of_a_batch_of_none() -> None:
+    theta = np.zeros((0, 2, 3))
+    node = helper.make_node("AffineGrid", ["theta", "size"], ["y"])
+    model = node_model(node, {"theta": theta}, constants={"size": np.asarray([0, 1, 2, 3])}, dims="symbolic")
+    found = run_ort(cfad.vjp(model).proto(), {"theta": theta, "y_grad": np.zeros((0, 2, 3, 2))})
+    assert found["theta_grad"].shape == theta.shape

@@ -151,12 +151,13 @@ def test_half_precision(node: str) -> None:
     assert_vjp(helper.make_node(node, ["x"], ["y"], **attributes), {"x": x}, step=2e-2)
 
 
+@pytest.mark.parametrize("spatial", [(4, 4), ("H", "W")])
 @pytest.mark.parametrize("node", ["MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "LpPool", "LRN"])
-def test_batch_of_none(node: str) -> None:
+def test_batch_of_none(node: str, spatial: tuple[int | str, ...]) -> None:
     attributes: dict[str, Any] = {"size": 3} if node == "LRN" else {}
     attributes |= {"kernel_shape": [2, 2]} if node in ("MaxPool", "AveragePool", "LpPool") else {}
     length = {"MaxPool": 3, "AveragePool": 3, "LpPool": 3, "LRN": 4}.get(node, 1)
-    ports = [("x", ["N", 3, 4, 4]), ("y", ["N", 3, length, length])]
+    ports = [("x", ["N", 3, *spatial]), ("y", ["N", 3, *((length, length) if spatial[0] == 4 else ("P", "Q"))])]
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in ports]
     graph = helper.make_graph([helper.make_node(node, ["x"], ["y"], **attributes)], "none", values[:1], values[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)

@@ -224,3 +224,35 @@ def test_an_unknown_activation_is_refused() -> None:
     feeds, _, _ = _inputs(Recurrent("RNN", ""), np.float32)
     with pytest.raises(cfad.UnsupportedOp, match="gelu.*not one of"):
         cfad.vjp(node_model(node, feeds, outputs={"y": FLOAT, "y_h": FLOAT}), wrt=["x"])
+
+
+@pytest.mark.parametrize("dims", ["static", "symbolic"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op_type", GATES)
+def test_sequence_of_no_steps(op_type: str, direction: str, dims: str) -> None:
+    """ONNX Runtime makes the last states 0, so that every gradient is 0; it refuses a Scan of no steps."""
+    lens = (0,) * N if op_type == "GRU" else None  # without lengths ONNX Runtime's GRU of no steps ends the process
+    case = Recurrent(op_type, "bhcp" if op_type == "LSTM" else "bh", lens, {"direction": direction})
+    feeds = {name: a.astype(np.float32) if a.dtype.kind == "f" else a for name, a in case.feeds().items()}
+    feeds["x"] = np.zeros((0, N, I), np.float32)
+    node = case.node()
+    outputs = dict.fromkeys([name for name in node.output if name], FLOAT)
+    model, names = node_model(node, feeds, outputs=outputs, dims=dims), [n for n in feeds if n != "lens"]
+    d = DIRECTIONS[direction]
+    seeds = {f"{o}_grad": np.ones((0, d, N, H) if o == "y" else (d, N, H), np.float32) for o in outputs}
+    emitted = cfad.vjp(model, wrt=names).proto()
+    check_emitted(emitted)
+    found = run_in_onnxruntime(emitted, {**feeds, **seeds})
+    for name in names:
+        np.testing.assert_array_equal(found[f"{name}_grad"], np.zeros_like(feeds[name]))
+    pushed = cfad.jvp(model, wrt=names).proto()
+    tangents = {f"{name}_tangent": np.ones_like(feeds[name]) for name in names}
+    last = run_in_onnxruntime(pushed, {**feeds, **tangents})["y_h_tangent"]
+    np.testing.assert_array_equal(last, np.zeros((d, N, H), np.float32))
+
+
+@pytest.mark.parametrize("op_type", GATES)
+def test_number_of_steps_that_the_run_knows(op_type: str) -> None:
+    check(
+        Recurrent(op_type, "bhc" if op_type == "LSTM" else "bh", (4, 0, 3), {"direction": "reverse"}), dims="symbolic"
+    )
