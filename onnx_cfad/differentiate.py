@@ -19,6 +19,7 @@ from onnx_cfad.adjoint.implicit import Implicit
 from onnx_cfad.adjoint.records import Records
 from onnx_cfad.adjoint.sweep import Sweep, passes_derivative, refuse_missing_rules
 from onnx_cfad.collector import resting_collector
+from onnx_cfad.defaults import give_defaults_back, set_defaults_aside
 from onnx_cfad.diagnostics import convergence_outputs
 from onnx_cfad.errors import ModelError
 from onnx_cfad.expand_training import expand_training
@@ -149,6 +150,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     origin, order = fingerprint(source), order_of(source) + 1
     profile = profile_for(options, origin)
     model = expand_training(normalise(source))
+    defaults = set_defaults_aside(model)
     check_directions(options, model.graph)
     before, own = node_count(model), parts_of(model.graph)
     declared = declared_in(model)
@@ -191,6 +193,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     LocaliseWeightsPass(Namer.on_demand(model), selection.wrt)(model)
     remove_stand_ins(model.graph)
     wrong = finish(model, primal, declared, names, options.seeds)
+    give_defaults_back(model, defaults)
     outputs = tuple(v.name or "" for v in selection.outputs)
     counts = (before, node_count(model))
     warnings = (*adjoints.warnings, *names.renamed(), *wrong, *warnings)

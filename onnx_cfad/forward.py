@@ -14,6 +14,7 @@ from onnx_cfad.adjoint.forward_sweep import ForwardSweep
 from onnx_cfad.adjoint.implicit import Implicit
 from onnx_cfad.adjoint.sweep import passes_derivative, refuse_missing_rules
 from onnx_cfad.collector import resting_collector
+from onnx_cfad.defaults import give_defaults_back, set_defaults_aside
 from onnx_cfad.differentiate import (
     Gradient,
     Report,
@@ -81,6 +82,7 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
         options = dataclasses.replace(options, loss=None, outputs=(options.loss,))
     origin, order = fingerprint(source), order_of(source) + 1
     model = expand_training(normalise(source))
+    defaults = set_defaults_aside(model)
     check_directions(options, model.graph)
     before, own = node_count(model), parts_of(model.graph)
     declared = declared_in(model)
@@ -111,6 +113,7 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
     ScaleProductsPass(own)(model)
     LocaliseWeightsPass(Namer.on_demand(model), selection.wrt)(model)
     wrong = finish(model, primal, declared, names, options.seeds)
+    give_defaults_back(model, defaults)
     report = Report(
         tuple(names.tangents), tuple(names.pushed), {}, {}, told, (before, node_count(model)),
         (*names.renamed(), *wrong, *warnings), options.mode, names.tangents, names.pushed, order,

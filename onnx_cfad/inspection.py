@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.sweep import passes_derivative
+from onnx_cfad.defaults import set_defaults_aside
 from onnx_cfad.errors import ModelError
 from onnx_cfad.expand_training import expand_training
 from onnx_cfad.graph.activity import Activity, find_activity
@@ -142,6 +143,7 @@ def inspect(source: Source, options: Options | None = None) -> Inspection:
     loaded = load(source)
     opset = _opset(loaded)
     model = expand_training(normalise(loaded))
+    set_defaults_aside(model)
     author = _symbols(model.graph)
     options = options or Options()
     types = simplify_branches(model, options)

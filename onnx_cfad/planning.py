@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnx_cfad.adjoint.checkpointed import LONGEST, MOST_LEVELS
 from onnx_cfad.adjoint.implicit import FALLBACKS
 from onnx_cfad.collector import resting_collector
+from onnx_cfad.defaults import set_defaults_aside
 from onnx_cfad.errors import PlanError
 from onnx_cfad.expand_training import expand_training
 from onnx_cfad.graph.profile import Profile, profile_from_json
@@ -39,6 +40,7 @@ def plan_model(source: ir.Model, options: Options) -> Plan:
     """
     profile = profile_for(options, fingerprint(source))
     model = expand_training(normalise(source))
+    set_defaults_aside(model)
     types = simplify_branches(model, options)
     return choose_adjoints(control_flow(model), types, options, profile)
 
