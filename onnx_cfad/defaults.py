@@ -24,5 +24,5 @@ def set_defaults_aside(model: ir.Model) -> Mapping[str, ir.TensorProtocol]:
 def give_defaults_back(model: ir.Model, defaults: Mapping[str, ir.TensorProtocol]) -> None:
     """Makes the inputs that ``defaults`` name optional again."""
     for value in model.graph.inputs:
-        if value.name in defaults:
+        if value.name is not None and value.name in defaults:
             value.const_value = defaults[value.name]

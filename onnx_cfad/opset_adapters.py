@@ -139,8 +139,9 @@ def upsample_to_resize(edit: Edit) -> None:
 def resize_without_modes(edit: Edit) -> None:
     """Before the modes existed, the nearest element was rounded down when enlarging and up when reducing."""
     factors, mode = edit.input(1), str(edit.take("mode", "nearest"))
-    given = factors is None or factors.is_graph_input()
-    known = None if given or factors is None else ir.convenience.get_const_tensor(factors)
+    known = None
+    if factors is not None and not factors.is_graph_input():
+        known = ir.convenience.get_const_tensor(factors)
     enlarges = known is not None and bool(np.all(known.numpy() >= 1))
     if mode != "nearest" or enlarges or factors is None:
         _become_resize(edit, factors, mode, "floor")
