@@ -150,10 +150,9 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     origin, order = fingerprint(source), order_of(source) + 1
     profile = profile_for(options, origin)
     model = expand_training(normalise(source))
-    defaults = set_defaults_aside(model)
     check_directions(options, model.graph)
     before, own = node_count(model), parts_of(model.graph)
-    declared = declared_in(model)
+    declared, defaults = declared_in(model), set_defaults_aside(model)
     types = simplify_branches(model, options)
     HoistInvariantsPass()(model)
     mark_straight_through(model, known_estimators(options))
@@ -194,8 +193,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     remove_stand_ins(model.graph)
     wrong = finish(model, primal, declared, names, options.seeds)
     give_defaults_back(model, defaults)
-    outputs = tuple(v.name or "" for v in selection.outputs)
-    counts = (before, node_count(model))
+    outputs, counts = tuple(v.name or "" for v in selection.outputs), (before, node_count(model))
     warnings = (*adjoints.warnings, *names.renamed(), *wrong, *warnings)
     report = Report(
         tuple(names.gradients), outputs, names.seeds, names.gradients, trips, counts, warnings, order=order,
