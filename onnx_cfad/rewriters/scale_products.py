@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_cfad.graph.walk import nodes_of
 
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+_LEAST = 2.0**-24
 
 
 class ScaleProductsPass(ir.passes.InPlacePass):
@@ -35,8 +36,8 @@ class ScaleProductsPass(ir.passes.InPlacePass):
         changed = False
         for index in range(2):
             x, factor = scaled(node.inputs[index], self._kept)
-            if x is not node.inputs[index]:
-                alpha = node.attributes.get_float("alpha", 1.0) * factor
+            alpha = node.attributes.get_float("alpha", 1.0) * factor
+            if x is not node.inputs[index] and _is_float32(alpha):
                 node.attributes["alpha"] = ir.AttrFloat32("alpha", alpha)
                 node.replace_input_with(index, x)
                 changed = True
@@ -63,9 +64,16 @@ def _may_scale(reader: ir.Node, index: int, kept: Collection[ir.Node | ir.Value]
 
 
 def _number(value: ir.Value | None) -> float | None:
-    """The number of a constant without axes, where float32 has it; a product by 0 would not see what is infinite."""
+    """The number of a constant without axes, where float32 has it; a product by 0 would not see what is infinite.
+
+    One far from 1 stays where it is: it may be what keeps the product from overflowing.
+    """
     tensor = None if value is None or value.is_graph_input() else ir.convenience.get_const_tensor(value)
     if tensor is None or tensor.shape.rank():
         return None
     number = float(tensor.numpy())
-    return number if number and np.isfinite(number) and np.float32(number) == number else None
+    return number if _LEAST <= abs(number) <= 1 / _LEAST and _is_float32(number) else None
+
+
+def _is_float32(number: float) -> bool:
+    return float(np.float32(number)) == number
