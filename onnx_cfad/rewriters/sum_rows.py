@@ -7,7 +7,8 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.graph.walk import nodes_of
+from onnx_cfad.graph.regions import is_branch
+from onnx_cfad.graph.walk import subgraphs_of
 from onnx_cfad.names import Namer
 from onnx_cfad.rewriters.scale_products import scaled
 
@@ -16,7 +17,7 @@ _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 class SumRowsPass(ir.passes.InPlacePass):
-    """Turns the sums over the rows of a matrix that a transformation added into products, at every depth.
+    """Turns the sums over the rows of a matrix that a transformation added into products, but for those in branches.
 
     Given ``b = ReduceSum <keepdims = 0> (x, {0})`` of x [R, M], the result is ``b = MatMul (ones, x)`` with R ones.
 
@@ -33,9 +34,9 @@ class SumRowsPass(ir.passes.InPlacePass):
         self._namer, self._kept = namer, kept
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Visits every node once."""
+        """Visits every node outside of branches once."""
         known: dict[tuple[ir.DataType, tuple[int, ...], float], ir.Value] = {}
-        found = [node for node in nodes_of(model.graph) if node not in self._kept and _rows(node)]
+        found = [node for node in _outside_branches(model.graph) if node not in self._kept and _rows(node)]
         for node in found:
             x, factor = scaled(node.inputs[0], self._kept)
             assert x is not None
@@ -56,6 +57,20 @@ class SumRowsPass(ir.passes.InPlacePass):
         value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(dims), const_value=tensor)
         graph.initializers.add(value)
         return value
+
+
+def _outside_branches(graph: ir.Graph) -> list[ir.Node]:
+    """The nodes of ``graph`` and of the loop bodies in it.
+
+    What is in a branch has no shape in the model that is written, and the rule of MatMul has to know ranks, that of
+    ReduceSum has not: such a product could not be differentiated again.
+    """
+    found: list[ir.Node] = []
+    for node in graph:
+        found.append(node)
+        if not is_branch(node):
+            found.extend(inner for body in subgraphs_of(node) for inner in _outside_branches(body))
+    return found
 
 
 def _graph(node: ir.Node) -> ir.Graph:

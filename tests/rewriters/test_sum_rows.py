@@ -53,3 +53,13 @@ def test_infinite_element_stays_in_its_column() -> None:
     x = X.copy()
     x[1] = np.inf, np.nan, 1
     assert_pass_keeps_meaning(summing, text, {"x": x})
+
+
+def test_sum_in_a_branch_stays() -> None:
+    text = """(float[4, 3] x, bool p) => (float[3] y) <int64[1] a = {0}> {
+        y = If (p) <
+            then_branch = yes () => (float[3] s) { s = ReduceSum <keepdims = 0> (x, a) },
+            else_branch = no () => (float[3] t) { u = Neg (x)  t = ReduceSum <keepdims = 0> (u, a) }
+        >
+    }"""
+    assert_pass_keeps_meaning(summing, text, {"x": X, "p": np.asarray(True)}, modifies=False)
