@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import onnx
 import recurrent
 from gradients import onnx_ad, ours
-from meter import Bench, Case, Measured, System, forward
+from meter import FORWARD, Bench, Case, Measured, System, forward
 from onnx import ModelProto, helper, numpy_helper
 
 IMAGES, CHANNELS, SIZE = 4, 16, 16
@@ -28,12 +29,16 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, nargs="+", default=[8, 16, 64, 256])
     parser.add_argument("--network", nargs="+", choices=NETWORKS, default=["convolutions"])
     parser.add_argument("--loop", action="store_true", help="only the branch in a loop")
+    parser.add_argument("--weights", action="store_true", help="only forward runs, of one block's weights and of all")
     settings = parser.parse_args()
     bench = Bench("w7_branches")
     if settings.loop:
         _long_loop(bench)
-    for network in settings.network if not settings.loop else ():
-        _network(bench, network, settings.blocks)
+    elif settings.weights:
+        _of_weights(bench, settings.network, settings.blocks)
+    else:
+        for network in settings.network:
+            _network(bench, network, settings.blocks)
     bench.finish()
 
 
@@ -60,6 +65,15 @@ def _network(bench: Bench, network: str, blocks: list[int]) -> None:
         bench.claim(text, growth["default"], at_most=1.1)
 
 
+def _of_weights(bench: Bench, networks: list[str], blocks: list[int]) -> None:
+    """Time of a forward run for each If, where all blocks have the weights of one and where each has its own."""
+    for network, count, shared in itertools.product(networks, blocks, (True, False)):
+        case = case_of(network, count, shared=shared)
+        measured = bench.measure(case, [forward(case)], at_most=40)[FORWARD]
+        size = sum(value.nbytes for name, value in case.feeds.items() if name != "x")
+        bench.report({"case": case.name, "weights_mib": size / 2**20, "us_for_each_if": measured.cpu_s / count * 1e6})
+
+
 def _exponent(ready: dict[int, float], small: int, large: int) -> float:
     """With which power of the number of Ifs the time until ready grows; that of the forward run is its session's."""
     return round(math.log(ready[large] / ready[small]) / math.log(large / small), 3)
@@ -79,8 +93,11 @@ def _sites(count: int, adjoint: str) -> tuple[str, ...]:
     return tuple(f"main/if_{k}={adjoint}" for k in range(count))
 
 
-def case_of(network: str, count: int) -> Case:
-    """A residual network: block k adds one of two branches to x, by the sign of the mean of x."""
+def case_of(network: str, count: int, *, shared: bool = False) -> Case:
+    """A residual network: block k adds one of two branches to x, by the sign of the mean of x.
+
+    Each block has weights of its own, unless they are ``shared``.
+    """
     rng = np.random.default_rng(0)
     states = {"convolutions": [IMAGES, CHANNELS, SIZE, SIZE], "perceptrons": [ROWS, WIDTH], "tiny": [8]}
     state = states[network]
@@ -88,7 +105,8 @@ def case_of(network: str, count: int) -> Case:
     nodes: list[Any] = []
     x = "x"
     for k in range(count):
-        branches = [_branch(network, f"{side}{k}", x, state, sizes) for side in ("then", "else")]
+        owner = "" if shared else k
+        branches = [_branch(network, f"{side}{k}", x, state, sizes, f"{side}{owner}") for side in ("then", "else")]
         nodes += [
             helper.make_node("ReduceMean", [x], [f"mean_{k}"], keepdims=0),
             helper.make_node("Greater", [f"mean_{k}", "zero"], [f"positive_{k}"]),
@@ -101,17 +119,21 @@ def case_of(network: str, count: int) -> Case:
     graph = helper.make_graph(nodes, "branches", inputs, [recurrent.tensor("loss", [])], [zero])
     feeds = {name: (0.05 * rng.standard_normal(dims)).astype(np.float32) for name, dims in sizes.items()}
     wrt = tuple(name for name in sizes if name != "x")
-    return Case(f"{network}, {count} Ifs", recurrent.model_of(graph), feeds, wrt)
+    name = f"{network}, {count} Ifs{' of the same weights' if shared else ''}"
+    return Case(name, recurrent.model_of(graph), feeds, wrt)
 
 
-def _branch(network: str, name: str, x: str, state: list[int], sizes: dict[str, list[int]]) -> Any:
-    """Two convolutions, three products, or one factor, with a nonlinearity behind each but the last, added to x."""
+def _branch(network: str, name: str, x: str, state: list[int], sizes: dict[str, list[int]], owner: str) -> Any:
+    """Two convolutions, three products, or one factor, with a nonlinearity behind each but the last, added to x.
+
+    Its weights are called after their ``owner``.
+    """
     activation = "Relu" if name.startswith("then") else "Tanh"
     layers = {"convolutions": 2, "perceptrons": 3, "tiny": 1}[network]
     nodes: list[Any] = []
     value = x
     for layer in range(layers):
-        weight, made = f"W_{name}_{layer}", f"{name}_{layer}"
+        weight, made = f"W_{owner}_{layer}", f"{name}_{layer}"
         if network == "convolutions":
             sizes[weight] = [CHANNELS, CHANNELS, 3, 3]
             nodes.append(helper.make_node("Conv", [value, weight], [made], pads=[1, 1, 1, 1]))
