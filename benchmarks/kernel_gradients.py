@@ -98,6 +98,19 @@ def _one_conv(images: int, channels: int, side: int, taps: int) -> Form:
     ], {}
 
 
+def _channels_as_places(images: int, channels: int, side: int, taps: int) -> Form:
+    """Channels are one more spatial axis, along which the kernel has one element: nothing but ``ct`` is transposed."""
+    del images, channels, side
+    half = taps // 2
+    return [
+        helper.make_node("Unsqueeze", ["x", "first"], ["xs"]),
+        helper.make_node("Transpose", ["ct"], ["c"], perm=[1, 0, 2, 3]),
+        helper.make_node("Unsqueeze", ["c", "third"], ["cs"]),
+        helper.make_node("Conv", ["xs", "cs"], ["r"], pads=[0, half, half] * 2),
+        helper.make_node("Squeeze", ["r", "first"], ["y"]),
+    ], {"first": np.array([0]), "third": np.array([2])}
+
+
 def _taps_and_channels(images: int, channels: int, side: int, taps: int) -> Form:
     """Channels follow the places along one axis; a dilation of as many channels goes from one place to the next."""
     half = taps // 2
@@ -204,6 +217,7 @@ def _unit_kernels(images: int, channels: int, side: int, taps: int) -> Form:
 
 FORMS: dict[str, Callable[[int, int, int, int], Form]] = {
     "one Conv over the batch": _one_conv,
+    "one Conv over the batch, channels as places": _channels_as_places,
     OWN: _taps_and_channels,
     "products in a Scan": _scan_of_products,
     "Einsum in a Scan": _scan_of_einsums,

@@ -41,14 +41,12 @@ from onnx_cfad.planning import profile_for
 from onnx_cfad.plans.choose import choose_adjoints
 from onnx_cfad.plans.plan import Plan, written
 from onnx_cfad.rewriters.common_work import HoistCommonWorkPass
+from onnx_cfad.rewriters.fewest_nodes import write_with_fewer_nodes
 from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.rewriters.keep_unfolded import KeepUnfoldedPass
-from onnx_cfad.rewriters.lift_constants import LiftConstantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
 from onnx_cfad.rewriters.predicate_branch import drop_guards
-from onnx_cfad.rewriters.scale_products import ScaleProductsPass
-from onnx_cfad.rewriters.sum_rows import SumRowsPass
 from onnx_cfad.rules.registry import straight_through_operators
 from onnx_cfad.saving import message_of
 from onnx_cfad.selection import Selection, held_name, interface_names, reselect, select
@@ -194,9 +192,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
         results = {names.gradients[value.name or ""]: value for value in selection.wrt}
         builder = Builder(Namer.of_model(model), model.opset_imports[""])
         scan_directions(model.graph, tuple(names.seeds.values()), results, options.seeds, builder)
-    LiftConstantsPass(own)(model)
-    SumRowsPass(Namer.on_demand(model), own)(model)
-    ScaleProductsPass(own)(model)
+    write_with_fewer_nodes(model, own)
     LocaliseWeightsPass(Namer.on_demand(model), selection.wrt)(model)
     remove_stand_ins(model.graph)
     wrong = finish(model, primal, declared, names, options.seeds)

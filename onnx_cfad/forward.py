@@ -47,11 +47,9 @@ from onnx_cfad.names import InterfaceNames, Namer
 from onnx_cfad.options import Options
 from onnx_cfad.plans.choose import choose_adjoints
 from onnx_cfad.plans.plan import Plan, adjoint_from
+from onnx_cfad.rewriters.fewest_nodes import write_with_fewer_nodes
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass
-from onnx_cfad.rewriters.lift_constants import LiftConstantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass
-from onnx_cfad.rewriters.scale_products import ScaleProductsPass
-from onnx_cfad.rewriters.sum_rows import SumRowsPass
 from onnx_cfad.selection import Selection, held_name, interface_names, reselect, select
 from onnx_cfad.simplify import simplify_branches
 
@@ -108,9 +106,7 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
         results = {given: known[name] for name, given in names.pushed.items()}
         builder = Builder(Namer.of_model(model), model.opset_imports[""])
         primal -= scan_directions(model.graph, tuple(names.tangents.values()), results, options.seeds, builder)
-    LiftConstantsPass(own)(model)
-    SumRowsPass(Namer.on_demand(model), own)(model)
-    ScaleProductsPass(own)(model)
+    write_with_fewer_nodes(model, own)
     LocaliseWeightsPass(Namer.on_demand(model), selection.wrt)(model)
     wrong = finish(model, primal, declared, names, options.seeds)
     give_defaults_back(model, defaults)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, Update, concat, op
+from onnx_cfad.adjoint.parts import joined_parts
 from onnx_cfad.graph.dims import same_dim
 from onnx_cfad.graph.trips import constant_of
 
@@ -81,6 +82,11 @@ def summed(parts: Sequence[Expr]) -> Expr:
 
         return functools.reduce(add_sequences, parts)
     others = [other.cast(first.dtype) for other in others]
+    joined = joined_parts([first, *others])
+    if joined is not None:
+        first, *others = joined
+        if not others:
+            return first
     return first + others[0] if len(others) == 1 else op.Sum(first, *others)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.folding import folded
-from onnx_cfad.adjoint.recording import attribute, key_of, live, without_bfloat16
+from onnx_cfad.adjoint.recording import attribute, key_of, live, undone_by, without_bfloat16
 from onnx_cfad.adjoint.result_types import result_shape, result_types, type_of
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.element_types import FLOATING
@@ -44,6 +44,7 @@ class Builder:
         self._known: dict[Any, tuple[Expr, ...]] = {}
         self._constants: dict[Any, ir.Value] = {}
         self._numbers: dict[tuple[int, ir.DataType | None], ir.Value] = {}
+        self._shapes: dict[tuple[int | str | None, ...], Expr] = {}
 
     def child(self) -> Builder:
         """A builder for a subgraph of this scope."""
@@ -160,6 +161,16 @@ class Builder:
         floats = [result.is_tensor and result.dtype == ir.DataType.FLOAT for result in results]
         return tuple(r.cast(ir.DataType.BFLOAT16) if f else r for r, f in zip(results, floats, strict=True))
 
+    def shape_like(self, x: Expr) -> Expr:
+        """The shape of ``x`` at run time, or that of another value which certainly has it and was asked before."""
+        dims = () if x.value.shape is None else x.value.shape.dims
+        names = tuple(dim if isinstance(dim, int) else dim.value for dim in dims)
+        if not names or None in names:
+            return self.call("Shape", [x])[0]
+        if names not in self._shapes:
+            self._shapes[names] = self.call("Shape", [x])[0]
+        return self._shapes[names]
+
     def made(self) -> set[ir.Value]:
         """The values recorded so far."""
         return {output for node in self.nodes for output in node.outputs}
@@ -218,11 +229,16 @@ class Builder:
                     return Expr(other, self)
         if op_type == "Pad" and values[0] is not None and self._is_zero(values[1]):
             return Expr(values[0], self)
+        undone = undone_by(op_type, values, attributes)
+        if undone is not None:
+            return Expr(undone, self)
         if not values or any(v not in self._own for v in values):
             return None
         tensors = [v.const_value if v is not None else None for v in values]
         arrays = [tensor.numpy() for tensor in tensors if tensor is not None]
         result = folded(op_type, arrays, attributes)
+        if op_type == "Cast":
+            return None if result is None else self.constant(result, ir.DataType(attributes["to"]))
         return None if result is None else self.constant(result, tensors[0].dtype if tensors[0] else None)
 
     def _is_zero(self, value: ir.Value | None) -> bool:
@@ -327,7 +343,7 @@ class Expr:
         known = self.value.shape
         if known is not None and known.is_static():
             return self.builder.constant(np.asarray(known.numpy(), dtype=np.int64))
-        return self.builder.call("Shape", [self])[0]
+        return self.builder.shape_like(self)
 
     @property
     def size(self) -> Expr:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 _LIMIT = 256  # elements of a constant that is computed ahead
 
@@ -47,7 +48,15 @@ def _divide(xs: Arrays, _: Mapping[str, Any]) -> np.ndarray | None:
     return np.asarray(xs[0] / xs[1]) if xs[0].dtype.kind in "fV" else None
 
 
+def _cast(xs: Arrays, attributes: Mapping[str, Any]) -> np.ndarray | None:
+    """A number of elements as a floating-point number; nothing that a conversion might change otherwise."""
+    kind = {int(ir.DataType.FLOAT): np.float32, int(ir.DataType.DOUBLE): np.float64}.get(attributes["to"])
+    exact = kind is not None and xs[0].dtype == np.int64 and bool((np.abs(xs[0]) < 1 << 24).all())
+    return xs[0].astype(kind) if exact else None
+
+
 _FOLDS: dict[str, Callable[[Arrays, Mapping[str, Any]], np.ndarray | None]] = {
+    "Cast": _cast,
     "Add": lambda xs, _: np.asarray(xs[0] + xs[1]),
     "Sub": lambda xs, _: np.asarray(xs[0] - xs[1]),
     "Mul": lambda xs, _: np.asarray(xs[0] * xs[1]),

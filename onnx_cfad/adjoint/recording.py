@@ -10,6 +10,7 @@ import onnx.defs
 import onnx_ir as ir
 
 from onnx_cfad.graph.regions import captured_by
+from onnx_cfad.graph.trips import constant_of
 from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 
 
@@ -59,6 +60,23 @@ _ELEMENTWISE = frozenset(
     ("Abs", "Add", "Div", "Equal", "Expand", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mul")
     + ("Neg", "Sub", "Sum", "Tile", "Where")
 )
+
+
+_INVERSE = {"Squeeze": "Unsqueeze", "Unsqueeze": "Squeeze", "Transpose": "Transpose"}
+
+
+def undone_by(op_type: str, values: Sequence[ir.Value | None], attributes: dict[str, Any]) -> ir.Value | None:
+    """What was laid out otherwise before an operator that lays it out as it was; None for any other."""
+    node = values[0].producer() if op_type in _INVERSE and values[0] is not None else None
+    if node is None or node.op_type != _INVERSE[op_type] or node.domain not in ("", "ai.onnx"):
+        return None
+    if op_type == "Transpose":
+        made, given = node.attributes.get("perm"), attributes.get("perm") or ()
+        perm = range(len(given))[::-1] if made is None else made.as_ints()
+        return node.inputs[0] if given and [perm[axis] for axis in given] == sorted(given) else None
+    axes = [constant_of(x[1]) if len(x) == 2 else None for x in (values, node.inputs)]
+    one, other = (None if x is None else x.tolist() for x in axes)
+    return node.inputs[0] if one is not None and one == other else None
 
 
 @functools.cache

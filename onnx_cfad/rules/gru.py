@@ -16,8 +16,6 @@ from onnx_cfad.rules.recurrent import (
     Named,
     Recurrence,
     RecurrentOperator,
-    contraction,
-    scan_steps,
     seeds_and_states,
     transposed,
 )
@@ -72,11 +70,10 @@ class GruRecurrence(Recurrence):
     @functools.cached_property
     def adjoint(self) -> tuple[Expr, list[Expr]]:
         """The cotangents of the gates' arguments [T, N, 3 * H], and that of the initial hidden state."""
-        (hidden,), (gates,) = scan_steps(
+        (hidden,), (gates,) = self.over_steps(
             self._linear_step if self.linear else self._step,
             [self.ct_last],
             self._factors(),
-            steps=self.steps,
             reverse=not self.backward,
             name="gru",
             widened=3,
@@ -125,12 +122,12 @@ class GruRecurrence(Recurrence):
     def ct_r(self) -> Expr:
         """The cotangent of the recurrence weights [3 * H, H]."""
         if self.linear:
-            return contraction(self.to_recurrence, self.previous)
+            return self.contraction(self.to_recurrence, self.previous)
         z, r, h = op.Split(self.adjoint[0], axis=-1, num_outputs=3, outputs=3)
         return concat(
             [
-                contraction(concat([z, r], axis=-1), self.previous),
-                contraction(h, self.reset * self.previous),
+                self.contraction(concat([z, r], axis=-1), self.previous),
+                self.contraction(h, self.reset * self.previous),
             ]
         )
 

@@ -48,9 +48,21 @@ def _by_left(ct: Expr, a: Expr, b: Expr) -> Expr:
     """The product ct @ transpose(b), summed over the batch axes that a lacks."""
     if b.rank > 2:
         return _summed(op.MatMul(ct, b.mT), a, b)
+    turned = _untransposed(b)
     if a.has_rank and a.rank == 2:
-        return op.Gemm(ct, b, transB=1)
+        return op.Gemm(ct, b, transB=1) if turned is None else op.Gemm(ct, turned)
+    if turned is not None:
+        return op.MatMul(ct, turned)
     return op.Gemm(op.Flatten(ct, axis=-1), b, transB=1).reshape(a.shape)
+
+
+def _untransposed(b: Expr) -> Expr | None:
+    """The matrix that ``b`` is the transpose of: exporters transpose the weights that they multiply by."""
+    node = b.value.producer()
+    if node is None or node.op_type != "Transpose" or node.inputs[0] is None:
+        return None
+    turned = b.mT
+    return turned if turned.value is node.inputs[0] else None
 
 
 def _by_right(ct: Expr, a: Expr, b: Expr) -> Expr:

@@ -15,7 +15,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from onnx_cfad.adjoint.expr import Builder, Expr, concat, op, where, zeros_like
-from onnx_cfad.rules.recurrent import Named, Recurrence, RecurrentOperator, joined, scan_steps, seeds_and_states, total
+from onnx_cfad.rules.recurrent import Named, Recurrence, RecurrentOperator, joined, seeds_and_states
 from onnx_cfad.rules.registry import vjp
 
 
@@ -36,6 +36,21 @@ class LstmRecurrence(Recurrence):
     ct_last_cell: Expr
 
     @functools.cached_property
+    def together(self) -> tuple[Expr, Expr, Expr] | None:
+        """The arguments of i, o and f as one, their values, and the argument of c, where each is a gate of its own."""
+        hidden = self.r.dims[1] if self.r.has_rank else None
+        if self.peephole is not None or self.coupled or hidden is None:
+            return None
+        arguments, candidate = op.Split(self.arguments, [3 * hidden, hidden], axis=-1, outputs=2)
+        return arguments, self.functions[0](arguments), candidate
+
+    @functools.cached_property
+    def opened(self) -> tuple[Expr, Expr, Expr]:
+        """The gates i, o, f [T, N, H], where each is a gate of its own."""
+        assert self.together is not None
+        return op.Split(self.together[1], axis=-1, num_outputs=3, outputs=3)
+
+    @functools.cached_property
     def gates(self) -> tuple[Expr, Expr, Expr, Expr]:
         """The arguments of i, o, f, c without peepholes [T, N, H]."""
         return op.Split(self.arguments, axis=-1, num_outputs=4, outputs=4)
@@ -48,22 +63,24 @@ class LstmRecurrence(Recurrence):
     @functools.cached_property
     def candidate(self) -> Expr:
         """The block input c [T, N, H]."""
-        return self.functions[1](self.gates[3])
+        return self.functions[1](self.gates[3] if self.together is None else self.together[2])
 
     @functools.cached_property
     def cells(self) -> Expr:
         """The cell states [T, N, H]."""
-        _, cells = scan_steps(
+        _, cells = self.over_steps(
             self._peephole_step if self.peephole is not None else _cell_step,
             [self.initial_cell],
             self._cell_inputs(),
-            steps=self.steps,
             reverse=self.backward,
             name="cells",
         )
         return cells[0]
 
     def _cell_inputs(self) -> list[Expr]:
+        if self.together is not None:
+            i, _, forget = self.opened
+            return [self.within(forget, 1), self.within(i * self.candidate)]
         zi, _, zf, _ = self.gates
         if self.peephole is not None:
             return [zi, zf, self.candidate, *([] if self.mask is None else [self.mask])]
@@ -89,11 +106,10 @@ class LstmRecurrence(Recurrence):
     @functools.cached_property
     def adjoint(self) -> tuple[Expr, list[Expr]]:
         """The cotangents of the gates' arguments [T, N, 4 * H], and those of the initial hidden and cell states."""
-        (hidden, cell), (gates,) = scan_steps(
+        (hidden, cell), (gates,) = self.over_steps(
             self._step,
             [self.ct_last, self.ct_last_cell],
             self._factors(),
-            steps=self.steps,
             reverse=not self.backward,
             name="lstm",
         )
@@ -103,6 +119,8 @@ class LstmRecurrence(Recurrence):
         """What a step multiplies cotangents with: for i, o, f, c [T, N, 4 * H], for the cell, for the earlier cell."""
         f, g, h = self.functions[0], self.functions[1], dataclasses.replace(self.functions[2], bound=None)
         before, after = self.previous_cells, self.cells
+        if self.together is not None:
+            return self._factors_together(h(after))
         zi, zo, zf, zc = self.gates
         if self.peephole is not None:
             pi, po, pf = self.peephole
@@ -114,6 +132,16 @@ class LstmRecurrence(Recurrence):
         shares = [input_share * f.slope(zi, i), squashed * f.slope(zo, o), forget_share, i * g.slope(zc, c)]
         gates = self.within(concat(shares, axis=-1))
         cell = self.within(o * h.slope(after, squashed))
+        return [gates, cell, self.within(forget, 1), *self.seeds, *self.idle]
+
+    def _factors_together(self, squashed: Expr) -> list[Expr]:
+        """The same where the gates i, o, f can be taken as one."""
+        assert self.together is not None
+        (i, o, forget), (arguments, values, argument) = self.opened, self.together
+        f, g, h = self.functions[0], self.functions[1], dataclasses.replace(self.functions[2], bound=None)
+        shares = concat([self.candidate, squashed, self.previous_cells], axis=-1) * f.slope(arguments, values)
+        gates = self.within(concat([shares, i * g.slope(argument, self.candidate)], axis=-1))
+        cell = self.within(o * h.slope(self.cells, squashed))
         return [gates, cell, self.within(forget, 1), *self.seeds, *self.idle]
 
     def _step(self, inner: Builder, carries: list[Expr], slices: list[Expr]) -> tuple[list[Expr], list[Expr]]:
@@ -142,7 +170,7 @@ class LstmRecurrence(Recurrence):
         """The cotangent of the peephole weights [3 * H]."""
         zi, zo, zf, _ = op.Split(self.adjoint[0], axis=-1, num_outputs=4, outputs=4)
         parts = [zi * self.previous_cells, zo * self.cells, zf * self.previous_cells]
-        return total(concat(parts, axis=-1))
+        return self.total(concat(parts, axis=-1))
 
 
 def _cell_step(_: Builder, carries: list[Expr], slices: list[Expr]) -> tuple[list[Expr], list[Expr]]:

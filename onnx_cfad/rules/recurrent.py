@@ -22,10 +22,15 @@ from onnx_cfad.adjoint.subgraph_operators import cond, scan
 from onnx_cfad.rules.recurrent_activations import Activation, activations
 from onnx_cfad.rules.windows import Size, size_of, vector
 
+Step = Callable[[Builder, list[Expr], list[Expr]], tuple[list[Expr], list[Expr]]]
+"""From a builder, the states and the slices of a step to its states and results."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Recurrence(abc.ABC):
     """One direction of a recurrent operator: T steps, N sequences, I inputs, H hidden units, G gates.
+
+    A single step needs no axis T: the body of a decoder's loop runs a cell so.
 
     Attributes:
         x: Inputs [T, N, I].
@@ -40,6 +45,7 @@ class Recurrence(abc.ABC):
         functions: Activation functions of the direction.
         ct_y: Cotangent of ``y``, or None.
         ct_last: Cotangent of the last hidden state [N, H].
+        is_step: There is one step, and no axis for it.
     """
 
     x: Expr
@@ -54,11 +60,28 @@ class Recurrence(abc.ABC):
     functions: Sequence[Activation]
     ct_y: Expr | None
     ct_last: Expr
+    is_step: bool
 
     @property
     def steps(self) -> Size:
         """The number T."""
         return size_of(self.x, 0)
+
+    def over_steps(
+        self,
+        body: Step,
+        states: Sequence[Expr],
+        inputs: Sequence[Expr],
+        *,
+        reverse: bool,
+        name: str,
+        widened: int = 1,
+    ) -> tuple[list[Expr], list[Expr]]:
+        """As ``scan_steps``; a single step needs no Scan."""
+        if not self.is_step:
+            return scan_steps(body, states, inputs, steps=self.steps, reverse=reverse, name=name, widened=widened)
+        new, results = body(self.x.builder, list(states), list(inputs))
+        return [ranked(x, 2) for x in new], [ranked(x, 2) for x in results]
 
     @functools.cached_property
     def previous(self) -> Expr:
@@ -67,6 +90,8 @@ class Recurrence(abc.ABC):
 
     def shifted(self, states: Expr, initial: Expr) -> Expr:
         """For each step the one of ``states`` that it starts from; ``initial`` [N, H] for the first."""
+        if self.is_step:
+            return initial
         first = initial.unsqueeze([0])
         if not self.backward:
             return op.Slice(concat([first, states]), [0], [-1], [0])  # none of no steps
@@ -85,8 +110,11 @@ class Recurrence(abc.ABC):
     @functools.cached_property
     def arguments(self) -> Expr:
         """The gates' arguments without peepholes [T, N, G * H], all steps in two products."""
-        z = self.x @ transposed(self.w) + self.previous @ transposed(self.r)
-        return z if self.halves is None else z + (self.halves[0] + self.halves[1])
+        bias = None if self.halves is None else self.halves[0] + self.halves[1]
+        if self.is_step:
+            return op.Gemm(self.previous, self.r, op.Gemm(self.x, self.w, bias, transB=1), transB=1)
+        parts = self.x @ transposed(self.w), self.previous @ transposed(self.r)
+        return op.Sum(*parts, *([] if bias is None else [bias]))
 
     def within(self, x: Expr, otherwise: float = 0) -> Expr:
         """``x`` [T, N, ...] at the steps within their sequences, a number at the others."""
@@ -116,21 +144,33 @@ class Recurrence(abc.ABC):
         """The cotangents of what the recurrence weights and biases add to the gates' arguments [T, N, G * H]."""
         return self.adjoint[0]
 
+    def contraction(self, left: Expr, right: Expr) -> Expr:
+        """The sum over steps and sequences of ``transpose(left) @ right``: [T, N, K] and [T, N, M] to [K, M]."""
+        factors = [wide(left), wide(right)]
+        kind = max((factor.dtype for factor in factors), key=lambda dtype: dtype.bitwidth)
+        wider = [factor.cast(kind) for factor in factors]
+        rows = wider if self.is_step else [op.Flatten(x, axis=2) for x in wider]
+        return op.Gemm(*(ranked(row, 2) for row in rows), transA=1).cast(left.dtype)
+
+    def total(self, x: Expr) -> Expr:
+        """The sum over steps and sequences: [T, N, K] to [K]."""
+        return wide(x).sum([0] if self.is_step else [0, 1]).cast(x.dtype)
+
     def ct_x(self) -> Expr:
         """The cotangent of the inputs [T, N, I]."""
         return self.adjoint[0] @ self.w
 
     def ct_w(self) -> Expr:
         """The cotangent of the input weights [G * H, I]."""
-        return contraction(self.adjoint[0], self.x)
+        return self.contraction(self.adjoint[0], self.x)
 
     def ct_r(self) -> Expr:
         """The cotangent of the recurrence weights [G * H, H]."""
-        return contraction(self.to_recurrence, self.previous)
+        return self.contraction(self.to_recurrence, self.previous)
 
     def ct_b(self) -> Expr:
         """The cotangent of the biases [2 * G * H]."""
-        return concat([total(self.adjoint[0]), total(self.to_recurrence)])
+        return concat([self.total(self.adjoint[0]), self.total(self.to_recurrence)])
 
 
 def transposed(weights: Expr) -> Expr:
@@ -146,7 +186,7 @@ def ranked(x: Expr, rank: int) -> Expr:
 
 
 def scan_steps(
-    body: Callable[[Builder, list[Expr], list[Expr]], tuple[list[Expr], list[Expr]]],
+    body: Step,
     states: Sequence[Expr],
     inputs: Sequence[Expr],
     *,
@@ -193,19 +233,6 @@ def scan_steps(
     return [ranked(x, 2) for x in last], [ranked(result, 3)]
 
 
-def contraction(left: Expr, right: Expr) -> Expr:
-    """The sum over steps and sequences of ``transpose(left) @ right``: [T, N, K] and [T, N, M] to [K, M]."""
-    factors = [wide(left), wide(right)]
-    kind = max((factor.dtype for factor in factors), key=lambda dtype: dtype.bitwidth)
-    rows = [op.Flatten(factor.cast(kind), axis=2) for factor in factors]
-    return op.Gemm(*(ranked(row, 2) for row in rows), transA=1).cast(left.dtype)
-
-
-def total(x: Expr) -> Expr:
-    """The sum over steps and sequences: [T, N, K] to [K]."""
-    return wide(x).sum([0, 1]).cast(x.dtype)
-
-
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """How an operator's tensors are laid out.
@@ -224,7 +251,10 @@ class Layout:
 
     def direction(self, x: Expr, index: int, axis: int = 0) -> Expr:
         """One direction's part of a weight (or of any tensor that has the directions at ``axis``)."""
-        return x.squeeze([axis]) if self.directions == 1 else op.Gather(x, x.builder.constant(index), axis=axis)
+        part = x.squeeze([axis]) if self.directions == 1 else op.Gather(x, x.builder.constant(index), axis=axis)
+        if part.value.shape is None and x.value.shape is not None:
+            part.value.shape = ir.Shape([dim for k, dim in enumerate(x.value.shape.dims) if k != axis])
+        return part
 
     def outputs(self, y: Expr, index: int) -> Expr:
         """One direction of Y or its cotangent, [T, N, H]."""
@@ -303,6 +333,15 @@ class RecurrentOperator:
         """The inputs [T, N, I]."""
         return self.layout.time_major(self.x)
 
+    @property
+    def is_step(self) -> bool:
+        """Whether there is one step, in every sequence."""
+        return self.sequence_lens is None and self.inputs.has_rank and self.inputs.dims[0] == 1
+
+    def of_steps(self, x: Expr) -> Expr:
+        """``x`` [T, N, ...], without the axis of a single step."""
+        return x.squeeze([0]) if self.is_step else x
+
     @functools.cached_property
     def mask(self) -> Expr | None:
         """Which steps are within their sequences [T, N, 1]."""
@@ -328,24 +367,30 @@ class RecurrentOperator:
         each = len(self.defaults)
         functions = activations(names, named.activation_alpha, named.activation_beta, named.clip)
         return {
-            "x": self.inputs,
+            "x": self.of_steps(self.inputs),
             "w": self.layout.direction(self.w, index),
             "r": self.layout.direction(self.r, index),
             "b": None if self.b is None else self.layout.direction(self.b, index),
             "initial": self.state(self.initial_h, index),
-            "y": self.layout.outputs(self.states, index),
+            "y": self.of_steps(self.layout.outputs(self.states, index)),
             "mask": self.mask,
             "started": None if self.sequence_lens is None else op.Greater(self.sequence_lens, 0).unsqueeze([1]),
             "backward": self.backward[index],
             "functions": functions[each * index : each * (index + 1)],
-            "ct_y": None if self.cts[0] is None else self.layout.outputs(self.cts[0], index),
+            "ct_y": None if self.cts[0] is None else self.of_steps(self.layout.outputs(self.cts[0], index)),
             "ct_last": self.state(self.cts[1], index),
+            "is_step": self.is_step,
         }
 
     def results(self, parts: Sequence[Recurrence]) -> tuple[Callable[[], Expr] | None, ...]:
         """The cotangents of X, W, R, B, sequence_lens and initial_h."""
+
+        def by_x() -> Expr:
+            total_ct = functools.reduce(operator.add, [part.ct_x() for part in parts])
+            return self.layout.time_major(total_ct.unsqueeze([0]) if self.is_step else total_ct)
+
         return (
-            lambda: self.layout.time_major(functools.reduce(operator.add, [part.ct_x() for part in parts])),
+            by_x,
             lambda: joined([part.ct_w() for part in parts]),
             lambda: joined([part.ct_r() for part in parts]),
             lambda: joined([part.ct_b() for part in parts]),

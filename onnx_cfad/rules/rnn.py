@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from onnx_cfad.adjoint.expr import Builder, Expr, op
-from onnx_cfad.rules.recurrent import Named, Recurrence, RecurrentOperator, scan_steps, seeds_and_states
+from onnx_cfad.rules.recurrent import Named, Recurrence, RecurrentOperator, seeds_and_states
 from onnx_cfad.rules.registry import vjp
 
 
@@ -20,8 +20,8 @@ class RnnRecurrence(Recurrence):
         """The cotangents of the activation's arguments [T, N, H], and that of the initial hidden state."""
         slope = self.within(self.functions[0].slope(self.arguments, self.y))
         inputs = [slope, *self.seeds, *self.idle]
-        (hidden,), (arguments,) = scan_steps(
-            self._step, [self.ct_last], inputs, steps=self.steps, reverse=not self.backward, name="rnn"
+        (hidden,), (arguments,) = self.over_steps(
+            self._step, [self.ct_last], inputs, reverse=not self.backward, name="rnn"
         )
         return arguments, [self.at_start(hidden)]
 

@@ -35,12 +35,13 @@ class Recurrent:
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     outputs: str = "y y_h y_c"
     scale: float = 0.8
+    steps: int = T
 
     def feeds(self) -> dict[str, Array]:
         rng = np.random.default_rng(7)
         d, g = DIRECTIONS[self.attributes.get("direction", "forward")], GATES[self.op_type]
         shapes = {
-            "x": (T, N, I), "w": (d, g * H, I), "r": (d, g * H, H), "b": (d, 2 * g * H), "h": (d, N, H),
+            "x": (self.steps, N, I), "w": (d, g * H, I), "r": (d, g * H, H), "b": (d, 2 * g * H), "h": (d, N, H),
             "c": (d, N, H), "p": (d, 3 * H),
         }  # fmt: skip
         arrays = {name: rng.standard_normal(shape) * self.scale for name, shape in shapes.items()}
@@ -118,6 +119,26 @@ def test_directions_lengths_and_options(
     if op_type == "RNN" and lens is not None and 0 in lens:
         pytest.skip("ONNX Runtime's RNN reads in front of its buffer where a sequence has no steps")
     check(Recurrent(op_type, optional, lens, {"direction": direction, **more}))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("lens", [None, (1, 0, 1)], ids=["full", "empty"])
+@pytest.mark.parametrize(
+    ("op_type", "optional", "more"),
+    [
+        ("RNN", "bh", {}),
+        ("GRU", "bh", {}),
+        ("GRU", "", {"linear_before_reset": 1}),
+        ("LSTM", "bhc", {}),
+        ("LSTM", "bhcp", {}),
+        ("LSTM", "", {"clip": 0.5, "input_forget": 1}),
+    ],
+)
+def test_single_step(
+    op_type: str, optional: str, more: Mapping[str, Any], lens: tuple[int, ...] | None, direction: str
+) -> None:
+    emitted = check(Recurrent(op_type, optional, lens, {"direction": direction, **more}, steps=1))
+    assert lens is not None or not any(node.op_type == "Scan" for node in emitted.graph.node), "a step needs no loop"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -1,0 +1,70 @@
+"""Lets elementwise operators broadcast what a transformation has expanded for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+from onnx_cfad.graph.dims import same_dim
+from onnx_cfad.graph.trips import constant_of
+from onnx_cfad.graph.walk import nodes_of
+
+_BROADCASTING = frozenset(("Add", "Sub", "Mul", "Div", "Where"))
+
+
+class DropExpandsPass(ir.passes.InPlacePass):
+    """Replaces an operand that is expanded by what it was expanded from, where another operand is as large anyway.
+
+    Given ``e = Expand (x, s); y = Mul (e, z)`` with z of the shape of e, the result is ``y = Mul (x, z)``. The Expand
+    is dead when nothing else reads it. It looks at Expands of every depth that a transformation added.
+
+    Args:
+        kept: Nodes to leave alone.
+    """
+
+    def __init__(self, kept: Collection[ir.Node | ir.Value]) -> None:
+        super().__init__()
+        self._kept = kept
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Visits every node once."""
+        expands = [n for n in nodes_of(model.graph) if n.op_type == "Expand" and n not in self._kept]
+        return ir.passes.PassResult(model, sum(map(_drop, expands)) > 0)
+
+
+def _drop(node: ir.Node) -> bool:
+    expanded, x = node.outputs[0], node.inputs[0]
+    if x is None or expanded.shape is None:
+        return False
+    dropped = False
+    for reader, index in list(expanded.uses()):  # one by one: of ``Add (e, e)`` one operand has to stay
+        if _broadcasts(reader, index, x, expanded.shape):
+            reader.replace_input_with(index, x)
+            dropped = True
+    return dropped
+
+
+def _broadcasts(reader: ir.Node, index: int, x: ir.Value, whole: ir.Shape) -> bool:
+    """Whether the result of ``reader`` has the shape ``whole`` also with ``x`` as its input ``index``."""
+    if reader.op_type not in _BROADCASTING or reader.domain not in ("", "ai.onnx"):
+        return False
+    operands = [value for k, value in enumerate(reader.inputs) if k != index] + [x]
+    shapes = [shape for value in operands if value is not None and (shape := _shape_of(value)) is not None]
+    return all(
+        any(shape.rank() >= back and same_dim(shape[-back], whole[-back]) for shape in shapes)
+        for back in range(1, whole.rank() + 1)
+    )
+
+
+def _shape_of(value: ir.Value) -> ir.Shape | None:
+    """What is known of the shape: also of what got axes of length 1."""
+    node = value.producer()
+    if value.shape is not None or node is None or node.op_type != "Unsqueeze":
+        return value.shape
+    x, axes = node.inputs[0], constant_of(node.inputs[1])
+    if x is None or x.shape is None or axes is None:
+        return None
+    rank, dims = x.shape.rank() + axes.size, iter(x.shape.dims)
+    added = {int(axis) % rank for axis in axes.reshape(-1)}
+    return ir.Shape([1 if axis in added else next(dims) for axis in range(rank)])

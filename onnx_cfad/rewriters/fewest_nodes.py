@@ -1,0 +1,22 @@
+"""Writes what a transformation added with fewer nodes: constants, sums and factors need none of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+from onnx_cfad.names import Namer
+from onnx_cfad.rewriters.drop_expands import DropExpandsPass
+from onnx_cfad.rewriters.lift_constants import LiftConstantsPass
+from onnx_cfad.rewriters.scale_products import ScaleProductsPass
+from onnx_cfad.rewriters.sum_rows import SumRowsPass
+from onnx_cfad.rewriters.turn_products import TurnProductsPass
+
+
+def write_with_fewer_nodes(model: ir.Model, kept: Collection[ir.Node | ir.Value]) -> None:
+    """Rewrites ``model`` in place; nodes and constants of the original, ``kept``, stay as they are."""
+    namer = Namer.on_demand(model)
+    passes = LiftConstantsPass(kept), DropExpandsPass(kept), SumRowsPass(namer, kept)
+    for rewrite in (*passes, ScaleProductsPass(kept), TurnProductsPass(kept)):
+        rewrite(model)
