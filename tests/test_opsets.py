@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,174 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnx_cfad.errors import ModelError
 from onnx_cfad.model import load, normalise
+from tests.opset_cases import CASES, I64, IMAGE, LARGER, Array, Case, X, random
 from tests.oracle import run_ort
-
-Array = np.ndarray[Any, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One node of an older opset: the first inputs are fed, the others are initializers."""
-
-    name: str
-    opset: int
-    op_type: str
-    fed: Sequence[Array]
-    constants: Sequence[Array | None] = ()
-    outputs: int = 1
-    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-
-
-def _random(*shape: int, dtype: Any = np.float32) -> Array:
-    return np.random.default_rng(len(shape) + sum(shape)).standard_normal(shape).astype(dtype)
-
-
-def _case(
-    opset: int,
-    op_type: str,
-    *fed: Array,
-    constants: Sequence[Array | None] = (),
-    outputs: int = 1,
-    title: str = "",
-    **attributes: Any,
-) -> Case:
-    text = title or "-".join(f"{k}={v}".replace(" ", "") for k, v in attributes.items())
-    return Case(f"{op_type}-{opset}-{text}", opset, op_type, fed, constants, outputs, attributes)
-
-
-X = _random(2, 3, 4)
-IMAGE = _random(1, 2, 6, 8)
-I64 = np.int64
-
-AXES = [
-    _case(11, "Squeeze", _random(1, 3, 1), axes=[0]),
-    _case(11, "Squeeze", _random(1, 3, 1), axes=[-1]),
-    _case(11, "Squeeze", _random(1, 3, 1)),
-    _case(7, "Squeeze", _random(1, 3, 1), axes=[0, 2]),
-    _case(12, "Unsqueeze", X, axes=[0, 2]),
-    _case(11, "Unsqueeze", X, axes=[-1]),
-    _case(7, "Unsqueeze", X, axes=[1]),
-    _case(12, "ReduceSum", X, axes=[-1], keepdims=0),
-    _case(11, "ReduceSum", X),
-    *(
-        _case(opset, f"Reduce{kind}", np.abs(X) + 1, axes=[0, 2], keepdims=0)
-        for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
-        for opset in (8, 13, 17)
-    ),
-    _case(17, "ReduceMean", X, keepdims=0),
-]
-BOUNDS = [
-    _case(11, "Split", X, outputs=2, axis=2, split=[1, 3]),
-    _case(7, "Split", X, outputs=2, axis=2),
-    _case(13, "Split", X, constants=[np.array([1, 3], I64)], outputs=2, axis=2, title="sizes"),
-    _case(17, "Split", X, outputs=3, axis=1),
-    _case(9, "Slice", X, starts=[1, -3], ends=[3, 2**31 - 1], axes=[1, 2]),
-    _case(9, "Slice", X, starts=[0, 1], ends=[1, 3]),
-    _case(9, "TopK", X, outputs=2, k=2, axis=1),
-    _case(10, "TopK", X, constants=[np.array([2], I64)], outputs=2, title="k"),
-    _case(10, "Clip", X, min=-0.5, max=0.5),
-    _case(7, "Clip", X, min=0.1),
-    _case(9, "Clip", X, max=0.1),
-    _case(8, "Clip", X),
-    _case(10, "Pad", X, pads=[0, 1, 2, 0, 0, 1], value=1.5),
-    _case(10, "Pad", X, pads=[0, 1, 0, 0, 0, 1]),
-    _case(7, "Pad", X, pads=[0, 1, 1, 0, 0, 1], mode="reflect"),
-    _case(7, "Pad", X, pads=[0, 1, -1, 0, 0, 1], mode="edge"),
-    _case(10, "Pad", _random(2, 2, dtype=np.float64), pads=[1, 0, 0, 1], value=-2.0, title="float64"),
-]
-CHANNELS = [_random(3), _random(3), _random(3), np.abs(_random(3)) + 1]
-ELEMENTS = [_random(3, 4), _random(3, 4), _random(3, 4), np.abs(_random(3, 4)) + 1]
-NORMALISATIONS = [
-    *(_case(opset, "Softmax", X, axis=axis) for opset in (7, 12) for axis in (0, 1, 2)),
-    *(_case(12, op_type, X, axis=axis) for op_type in ("Softmax", "LogSoftmax", "Hardmax") for axis in (-1, -2, -3, 2)),
-    _case(11, "Softmax", X),
-    _case(12, "LogSoftmax", X),
-    _case(12, "Hardmax", X),
-    _case(12, "Softmax", _random(2, 0, 3), axis=2, title="nothing"),
-    _case(7, "BatchNormalization", X, constants=CHANNELS),
-    _case(8, "BatchNormalization", X, constants=CHANNELS, spatial=1, epsilon=0.1, momentum=0.5),
-    _case(7, "BatchNormalization", X, constants=ELEMENTS, spatial=0, epsilon=0.1),
-    _case(9, "BatchNormalization", X, constants=CHANNELS, epsilon=0.1),
-    _case(14, "BatchNormalization", X, constants=CHANNELS, epsilon=0.1),
-    _case(9, "MeanVarianceNormalization", IMAGE, axes=[0, 2, 3]),
-    _case(7, "Dropout", X, ratio=0.9),
-    _case(10, "Dropout", X, ratio=0.9),
-    _case(11, "Dropout", X),
-]
-SMALLER, LARGER, MIXED = (np.array([1, 1, *s], np.float32) for s in ((0.5, 0.4), (2, 1.5), (0.4, 1.5)))
-ROIS = [np.array([[0.3, 0.2, 3.1, 4.4]], np.float32), np.array([0], I64)]
-RESAMPLING = [
-    _case(7, "Upsample", IMAGE, scales=[1.0, 1.0, 2.0, 1.5], mode="nearest"),
-    _case(8, "Upsample", IMAGE, scales=[1.0, 1.0, 2.0, 3.0], mode="linear"),
-    _case(9, "Upsample", IMAGE, constants=[LARGER], mode="linear"),
-    _case(9, "Upsample", IMAGE, LARGER, title="dynamic"),
-    *(
-        _case(10, "Resize", IMAGE, constants=[scales], mode=mode, title=f"{mode}-{name}")
-        for mode in ("nearest", "linear")
-        for name, scales in (("smaller", SMALLER), ("larger", LARGER), ("mixed", MIXED))
-    ),
-    *(
-        _case(10, "Resize", IMAGE, scales, title=f"dynamic-{name}")
-        for name, scales in (("smaller", SMALLER), ("larger", LARGER), ("mixed", MIXED))
-    ),
-    *(
-        _case(
-            opset,
-            "Resize",
-            IMAGE,
-            constants=[np.zeros(0, np.float32), np.zeros(0, np.float32), np.array([1, 2, 5, 11], I64)],
-            mode=mode,
-        )
-        for opset in (11, 12)
-        for mode in ("nearest", "linear", "cubic")
-    ),
-    _case(
-        11,
-        "Resize",
-        IMAGE,
-        constants=[np.zeros(0, np.float32), MIXED],
-        coordinate_transformation_mode="tf_half_pixel_for_nn",
-        nearest_mode="floor",
-    ),
-    _case(11, "Resize", IMAGE, constants=[np.zeros(0, np.float32), MIXED], coordinate_transformation_mode="asymmetric"),
-    _case(13, "Resize", IMAGE, constants=[None, LARGER], mode="cubic", title="cubic"),
-    _case(10, "RoiAlign", IMAGE, constants=ROIS, output_height=2, output_width=3, sampling_ratio=2),
-    _case(
-        9,
-        "Scatter",
-        X,
-        constants=[np.array([[[1, 0, 3, 2]]], I64), np.ones((1, 1, 4), np.float32)],
-        axis=2,
-    ),
-]
-UNCHANGED = [
-    _case(7, "Gemm", _random(2, 3), constants=[_random(3, 4), _random(4)], alpha=0.5),
-    _case(7, "Conv", IMAGE, constants=[_random(3, 2, 3, 3)], pads=[1, 1, 1, 1]),
-    _case(7, "ConvTranspose", IMAGE, constants=[_random(2, 3, 3, 3)], strides=[2, 2], auto_pad="SAME_UPPER"),
-    _case(7, "AveragePool", IMAGE, kernel_shape=[2, 3], strides=[1, 2], pads=[0, 1, 1, 1]),
-    _case(8, "MaxPool", IMAGE, outputs=2, kernel_shape=[2, 3], strides=[2, 2]),
-    _case(7, "LpPool", IMAGE, kernel_shape=[2, 2], p=3),
-    _case(7, "LRN", IMAGE, size=3),
-    _case(7, "LSTM", X, constants=[_random(1, 20, 4), _random(1, 20, 5), _random(1, 40)], outputs=3, hidden_size=5),
-    _case(
-        7, "GRU", X, constants=[_random(1, 15, 4), _random(1, 15, 5)], outputs=2, hidden_size=5, linear_before_reset=1
-    ),
-    _case(7, "RNN", X, constants=[_random(1, 5, 4), _random(1, 5, 5)], outputs=2, hidden_size=5),
-    _case(7, "PRelu", X, constants=[_random(4)]),
-    _case(8, "Expand", X, constants=[np.array([2, 1, 3, 4], I64)]),
-    _case(9, "OneHot", np.array([0, 2, 1], I64), constants=[np.array([3], I64), np.array([0.0, 2.0], np.float32)]),
-    _case(7, "ArgMax", X, axis=1, keepdims=0),
-    _case(7, "Pow", np.abs(X), constants=[np.array(1.5, np.float32)]),
-    _case(10, "Mod", X, constants=[np.array(0.7, np.float32)], fmod=1),
-    _case(11, "CumSum", X, constants=[np.array(1, np.int32)], exclusive=1),
-    _case(7, "DepthToSpace", _random(1, 4, 2, 3), blocksize=2),
-    _case(7, "InstanceNormalization", X, constants=[_random(3), _random(3)]),
-    _case(11, "ScatterND", X, constants=[np.array([[1, 2]], I64), np.ones((1, 4), np.float32)]),
-    _case(9, "Where", np.array([True, False]), constants=[np.array([1, 2], np.float32), np.array([3, 4], np.float32)]),
-    _case(7, "Concat", X, constants=[X], axis=1),
-    _case(7, "Gather", X, constants=[np.array([2, 0], I64)], axis=1),
-]
-CASES = [*AXES, *BOUNDS, *NORMALISATIONS, *RESAMPLING, *UNCHANGED]
 
 
 def _typed(name: str, array: Array) -> onnx.ValueInfoProto:
@@ -299,7 +132,7 @@ def _scan8(lengths: str = "", **attributes: Any) -> tuple[onnx.ModelProto, dict[
     node = helper.make_node(
         "Scan", [lengths, "s0", "us", "vs"], ["s", "ys", "zs"], body=body, num_scan_inputs=2, name="rnn", **attributes
     )
-    feeds = {"s0": _random(3, 2), "us": _random(3, 5, 2), "vs": _random(3, 5, 2) + 1}
+    feeds = {"s0": random(3, 2), "us": random(3, 5, 2), "vs": random(3, 5, 2) + 1}
     initializers = [numpy_helper.from_array(np.array([0.5, -2], np.float32), "w")]
     if lengths:
         initializers.append(numpy_helper.from_array(np.array([5, 2, 1], I64), lengths))
@@ -330,7 +163,7 @@ def _one_node(opset: int, node: onnx.NodeProto, outputs: Sequence[str], **consta
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-CHANNEL_PAIRS = {name: np.abs(_random(2)) + 1 for name in ("scale", "bias", "mean", "var")}
+CHANNEL_PAIRS = {name: np.abs(random(2)) + 1 for name in ("scale", "bias", "mean", "var")}
 REFUSED = {
     "the mask of a Dropout": _one_node(10, helper.make_node("Dropout", ["x"], ["y", "mask"]), ["y", "mask"]),
     "training mode": _one_node(
@@ -452,7 +285,7 @@ def test_old_function_in_a_newer_model(name: str) -> None:
         <opset_import: ["" : 17], domain: "own"> old ({names}) => (y) {{ y = {call} }}
     """)
     feeds = {
-        value.name: _random(*(d.dim_value for d in value.type.tensor_type.shape.dim)) for value in model.graph.input
+        value.name: random(*(d.dim_value for d in value.type.tensor_type.shape.dim)) for value in model.graph.input
     }
     result = run_ort(ir.to_proto(normalise(load(model))), feeds)["y"]
     np.testing.assert_allclose(result, run_ort(alone, feeds)["y"], rtol=1e-5, atol=1e-6)
@@ -465,7 +298,7 @@ def test_group_normalization_gets_a_scale_for_each_channel() -> None:
         <opset_import: ["" : 18], domain: "own">
         old (x, scale, bias) => (y) { y = GroupNormalization <num_groups = 2, epsilon = 0.1> (x, scale, bias) }
     """)
-    x, scale, bias = _random(2, 6, 3), np.array([0.5, 2], np.float32), np.array([1, -1], np.float32)
+    x, scale, bias = random(2, 6, 3), np.array([0.5, 2], np.float32), np.array([1, -1], np.float32)
     rows = x.reshape(2, 2, 9)
     deviation = np.sqrt(rows.var(axis=2, keepdims=True) + 0.1)
     expected = (rows - rows.mean(axis=2, keepdims=True)) / deviation * scale[:, None] + bias[:, None]
