@@ -72,6 +72,23 @@ def scatter_nd(op: Recorder, node: ir.Node) -> ir.Value | None:
     return op.ScatterND(*node.inputs)
 
 
+def scatter_row(op: Recorder, node: ir.Node) -> ir.Value | None:
+    """One row of a tensor in the place of another: a choice for each element, which is fused with what is around it.
+
+    Relax's own writes one row after the other, in one thread of a GPU, between buffers whose offset is an argument.
+    """
+    data, place, row = (input_of(node, k) for k in range(3))
+    plain = node.attributes.get_string("reduction", "none") == "none"
+    one = place.shape is not None and place.shape.dims == (1, 1)
+    if not plain or not one or data.shape is None or not isinstance(data.shape[0], int):
+        return None
+    count, others = data.shape[0], [1] * (data.shape.rank() - 1)
+    index = op.Reshape(place, op.ints(1, *others))
+    index = op.Where(op.Less(index, op.ints(0)), op.Add(index, op.ints(count)), index)
+    numbers = op.constant(np.arange(count).reshape(count, *others))
+    return op.Where(op.Equal(numbers, index), row, data)
+
+
 def pad(op: Recorder, node: ir.Node) -> ir.Value | None:
     """A width for every axis, where only some are named."""
     axes = known(optional_input(node, 3))
@@ -175,6 +192,7 @@ RELAY: dict[str, Decomposition] = {
 
 RELAX: dict[str, Decomposition] = {
     "BatchNormalization": batch_normalization,
+    "ScatterND": scatter_row,
     "Pad": pad,
     "Dropout": dropout,
     "ConvTranspose": conv_transpose,

@@ -126,6 +126,26 @@ def test_sum_over_several_axes_is_a_chain(keepdims: int) -> None:
     np.testing.assert_array_equal(run(ir.to_proto(model), {"x": x})[0], x.sum((0, 2), keepdims=bool(keepdims)))
 
 
+@pytest.mark.parametrize("place", [0, 2, 3, -1, -4])
+def test_row_that_is_replaced_is_chosen(place: int) -> None:
+    text = """(float[4, 2] x, int64[1, 1] at, float[1, 2] row) => (float[4, 2] y) { y = ScatterND (x, at, row) }"""
+    x, row = np.arange(8, dtype=np.float32).reshape(4, 2), np.array([[-0.0, np.nan]], np.float32)
+    model = legalise_operators(parsed(text), "relax")
+    assert not nodes(model, "ScatterND")
+    expected = x.copy()
+    expected[place] = row
+    found = run(ir.to_proto(model), {"x": x, "at": np.array([[place]]), "row": row})[0]
+    np.testing.assert_array_equal(found, expected)  # ONNX Runtime's Where makes 0 of -0; TVM's does not
+
+
+@pytest.mark.parametrize("written", ['<reduction = "add"> (x, at, row)', "(x, two, rows)"], ids=["added", "two rows"])
+def test_rows_that_are_added_or_several_stay(written: str) -> None:
+    text = f"""(float[4, 2] x, int64[1, 1] at, int64[2, 1] two, float[1, 2] row, float[2, 2] rows) => (float[4, 2] y) {{
+        y = ScatterND {written}
+    }}"""
+    assert nodes(legalise_operators(parsed(text), "relax"), "ScatterND")
+
+
 def test_product_over_an_empty_axis_is_zero() -> None:
     text = """(float[2, 0] x, float[0, 3] w) => (float[2, 3] y, float[0] z) {
         y = MatMul (x, w)  t = Transpose <perm = [1, 0]> (x)  minus = Constant <value_ints = [-1]> ()

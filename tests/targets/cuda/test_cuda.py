@@ -74,6 +74,7 @@ CASES = (
     ("scans", "scan_axes_and_directions", "checkpointed"),
     ("captures", "loop_captured_at_depth_three", "taped"),
     ("carries", "loop_boolean_carry", "primal"),
+    ("sequences", "sequence_read_by_index", "taped"),
 )
 
 
