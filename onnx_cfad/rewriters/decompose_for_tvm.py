@@ -80,9 +80,10 @@ def scatter_row(op: Recorder, node: ir.Node) -> ir.Value | None:
     data, place, row = (input_of(node, k) for k in range(3))
     plain = node.attributes.get_string("reduction", "none") == "none"
     one = place.shape is not None and place.shape.dims == (1, 1)
-    if not plain or not one or data.shape is None or not isinstance(data.shape[0], int):
+    count = None if data.shape is None else data.shape[0]
+    if not plain or not one or data.shape is None or not isinstance(count, int):
         return None
-    count, others = data.shape[0], [1] * (data.shape.rank() - 1)
+    others = [1] * (data.shape.rank() - 1)
     index = op.Reshape(place, op.ints(1, *others))
     index = op.Where(op.Less(index, op.ints(0)), op.Add(index, op.ints(count)), index)
     numbers = op.constant(np.arange(count).reshape(count, *others))
