@@ -69,7 +69,7 @@ def test_garbage_is_collected_before_a_model_is_loaded(heavy: bool) -> None:
     collect_before_loading()
     gc.collect()
     before = len(gc.get_objects())
-    for _ in range(1 if heavy else 15):
+    for _ in range(1 if heavy else 30):
         with resting_collector():
             _make_cycles(20_000)
     assert len(gc.get_objects()) - before > 15_000
