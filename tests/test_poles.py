@@ -120,6 +120,12 @@ NORMS = {
         {{ {D} q = Pow (d, two) s = ReduceSum <keepdims = 1> (q) y = Pow (s, half) }}""",
         **AT_B,
     ),
+    "cdist of torch.onnx, its exponent computed": Point(
+        f"""<{B}, float two = {{2.0}}, float one = {{1.0}}, float tiny = {{0.000001}}>
+        {{ {D} q = Pow (d, two) s = ReduceSum <keepdims = 1> (q)
+           p = Add (two, tiny) half = Div (one, p) y = Pow (s, half) }}""",
+        **AT_B,
+    ),
     "3-norm": Point(
         f"""<{B}, float three = {{3.0}}, float third = {{0.33333334}}>
         {{ {D} a = Abs (d) q = Pow (a, three) s = ReduceSum <keepdims = 1> (q) y = Pow (s, third) }}""",

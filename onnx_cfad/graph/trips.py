@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.graph.regions import LoopSite, is_branch
 from onnx_cfad.graph.walk import subgraphs_of
+
+_ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
+    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Neg": np.negative,
+    "Reciprocal": np.reciprocal,
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,17 +70,35 @@ def runs(site: LoopSite) -> bool:
     return _is_true(site.start) and (site.limit is None or (limit is not None and int(limit.reshape(-1)[0]) > 0))
 
 
-def constant_of(value: ir.Value | None) -> np.ndarray | None:
-    """The constant that ``value`` holds, seen through Identity and Cast; None where the run decides, or it is empty."""
+def constant_of(value: ir.Value | None, depth: int = 8) -> np.ndarray | None:
+    """The constant that ``value`` holds; None where the run decides, or it is empty.
+
+    Seen through Identity and Cast, and through arithmetic of single numbers that an exporter did not fold, at most
+    ``depth`` operators of it: torch.onnx computes the exponent of torch.cdist from three constants.
+    """
     while value is not None:
         tensor = ir.convenience.get_const_tensor(value)
         if tensor is not None:
             return None if value.is_graph_input() or tensor.size == 0 else tensor.numpy()
         node = value.producer()
-        if node is None or node.op_type not in ("Identity", "Cast") or node.domain not in ("", "ai.onnx"):
+        if node is None or node.domain not in ("", "ai.onnx"):
+            return None
+        if node.op_type in _ARITHMETIC:
+            return _computed(node, depth)
+        if node.op_type not in ("Identity", "Cast"):
             return None
         value = node.inputs[0]
     return None
+
+
+def _computed(node: ir.Node, depth: int) -> np.ndarray | None:
+    """What arithmetic of real numbers gives."""
+    operands = [constant_of(v, depth - 1) for v in node.inputs] if depth else []
+    known = [a for a in operands if a is not None and a.size == 1 and a.dtype.kind == "f"]
+    if not known or len(known) < len(node.inputs):
+        return None
+    with np.errstate(all="ignore"):
+        return np.asarray(_ARITHMETIC[node.op_type](*known))
 
 
 def _is_true(value: ir.Value | None) -> bool:

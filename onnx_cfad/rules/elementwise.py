@@ -13,6 +13,7 @@ from collections.abc import Callable
 from onnx_cfad.adjoint.cotangents import sum_to
 from onnx_cfad.adjoint.expr import Expr, op, where, zeros_like
 from onnx_cfad.graph.norms import is_norm
+from onnx_cfad.graph.trips import constant_of
 from onnx_cfad.rules.reductions import nonzero_norm
 from onnx_cfad.rules.registry import nondifferentiable, vjp
 
@@ -164,7 +165,7 @@ def pow_(ct: Expr, y: Expr, base: Expr, exponent: Expr) -> tuple[Lazy, Lazy]:
 
 def _by_base(ct: Expr, y: Expr, base: Expr, exponent: Expr) -> Expr:
     """The product n * x^(n-1), and 0 for n = 0, also at x = 0."""
-    known = exponent.const
+    known = constant_of(exponent.value)
     if known is None or known.size != 1:
         n = exponent.cast(base.dtype)
         return ct * where(op.Equal(n, 0), 0, n * op.Pow(base, n - 1))
