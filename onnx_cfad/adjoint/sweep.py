@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import onnx.defs
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.base import Prepared
@@ -159,7 +160,17 @@ def refuse_missing_rules(graph: ir.Graph, activity: Activity, sites: ControlFlow
         f"no VJP rule for {', '.join(operators)}, and a differentiated value passes through:\n{places}"
         if len(missing) > 1
         else f"no VJP rule for {operators[0]}, and a differentiated value passes through it",
-        f"Register a rule with @onnx_cfad.rules.registry.vjp('{missing[0].op_type}'), or leave the values out of wrt.",
+        _remedy(missing),
+    )
+
+
+def _remedy(missing: Sequence[ir.Node]) -> str:
+    strange = [n for n in missing if n.domain in ("", "ai.onnx") and not onnx.defs.has(n.op_type)]
+    if strange:
+        names = ", ".join(sorted({node.op_type for node in strange}))
+        return f"ONNX has no operator {names}: the exporter left it as it was. Export a model that does without it."
+    return (
+        f"Register a rule with @onnx_cfad.rules.registry.vjp('{missing[0].op_type}'), or leave the values out of wrt."
     )
 
 

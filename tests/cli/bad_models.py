@@ -53,6 +53,13 @@ def unsupported(folder: Path) -> Path:
     return folder / "own.onnx"
 
 
+def unconverted(folder: Path) -> Path:
+    proto = model("g (float[2] x) => (float[2] y) { y = Sin (x) }")
+    proto.graph.node[0].op_type = "Erfc"
+    onnx.save(proto, folder / "unconverted.onnx")
+    return folder / "unconverted.onnx"
+
+
 BAD_MODELS = [
     (directory, "is a directory"),
     (absent, "there is no such file"),
@@ -62,4 +69,5 @@ BAD_MODELS = [
     (integers, "no floating-point output"),
     (integer_inputs, "no floating-point input"),
     (unsupported, "Own 'n': no VJP rule for own::Own"),
+    (unconverted, "ONNX has no operator Erfc: the exporter left it as it was"),
 ]
