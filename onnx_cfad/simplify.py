@@ -14,11 +14,13 @@ from onnx_cfad.graph.walk import graphs_of, nodes_of
 from onnx_cfad.names import Namer
 from onnx_cfad.options import Options
 from onnx_cfad.rewriters.boolean_branch import BooleanBranchPass
+from onnx_cfad.rewriters.capture_invariants import CaptureInvariantsPass
 from onnx_cfad.rewriters.flag_optionals import FlagOptionalListsPass
 from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
 from onnx_cfad.rewriters.imply_predicates import ImplyPredicatesPass
 from onnx_cfad.rewriters.list_optionals import ListOptionalsPass
 from onnx_cfad.rewriters.merge_branches import MergeBranchesPass
+from onnx_cfad.rewriters.read_rows import ReadRowsPass
 from onnx_cfad.rewriters.round_resize import RoundResizePass
 from onnx_cfad.rewriters.separate_outputs import SeparateOutputsPass
 from onnx_cfad.rewriters.unwrap_optionals import UnwrapOptionalsPass
@@ -41,8 +43,11 @@ def simplify_branches(model: ir.Model, options: Options) -> Types:
     UnwrapOptionalsPass()(model)
     ListOptionalsPass()(model)
     FlagOptionalListsPass()(model)
+    CaptureInvariantsPass(options.stop_gradient)(model)
     types = infer_types(model)
     RoundResizePass()(model)
+    if ReadRowsPass(options.stop_gradient)(model).modified:
+        types = infer_types(model)
     inside = _names_inside(model, options)
     while any(is_branch(node) for node in nodes_of(model.graph)):
         passes: list[ir.passes.PassBase] = [FoldConstantBranchPass(types.constants)]

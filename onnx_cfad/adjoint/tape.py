@@ -13,7 +13,7 @@ from onnx_cfad.adjoint.reverse_loop import ReverseLoop, Sliced
 from onnx_cfad.adjoint.sweep import Sweep
 from onnx_cfad.errors import UnsupportedOp
 from onnx_cfad.graph.activity import carries_derivative
-from onnx_cfad.graph.regions import LoopSite, loop_site
+from onnx_cfad.graph.regions import LoopSite, handed_on, loop_site
 from onnx_cfad.graph.trips import TripCount
 from onnx_cfad.rewriters.scan_form import is_read_elsewhere, loop_to_scan
 
@@ -85,12 +85,19 @@ class LoopKeeper(Keeper):
         for source in self.site.inputs:
             if value is source.slice:
                 return self.loop.input(Sliced(source.source, source.axis, not source.reverse), value).value
-        return None
+        return self._from_outside(value)
+
+    def _from_outside(self, value: ir.Value) -> ir.Value | None:
+        """What a carry that every iteration hands on started from."""
+        if not isinstance(value.type, ir.TensorType):
+            return None
+        return next((c.initial for c in self.site.carries if c.entry is value and handed_on(c)), None)
 
     def provides(self, value: ir.Value) -> bool:
         """See ``Keeper.provides``."""
         site = self.site
-        return value is site.index or value is site.predicate or any(value is source.slice for source in site.inputs)
+        there = value is site.index or value is site.predicate or any(value is source.slice for source in site.inputs)
+        return there or self._from_outside(value) is not None
 
     def save(self, value: ir.Value, *, must: bool) -> ir.Value | None:
         """See ``Keeper.save``."""

@@ -16,7 +16,7 @@ from onnx_cfad.graph.accelerated import plain_site
 from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.change import Changes, Norm, shaped
 from onnx_cfad.graph.purity import is_pure
-from onnx_cfad.graph.regions import LoopSite, captured_by
+from onnx_cfad.graph.regions import LoopSite, captured_by, handed_on
 from onnx_cfad.graph.stopping import Condition, Test, has_cap, only_tests, read_condition, tests_in, unreadable
 from onnx_cfad.graph.trips import constant_of, trip_count
 from onnx_cfad.graph.walk import graphs_of
@@ -79,7 +79,7 @@ class _Search:
         self.body = site.body
         self.inside = set(graphs_of(site.body))
         self.entries = {carry.entry: k for k, carry in enumerate(site.carries)}
-        self.invariants = {k for k, c in enumerate(site.carries) if shaped_identity(c.exit) is c.entry}
+        self.invariants = {k for k, c in enumerate(site.carries) if handed_on(c)}
         self.cones = [self.cone([c.exit]) for c in site.carries]
         self.doubts: list[str] = []
         self.obstacles: list[str] = []
@@ -281,15 +281,6 @@ class _Search:
     def makers(self, cone: set[ir.Value]) -> list[ir.Node]:
         """The nodes that make the values of ``cone``."""
         return [node for node in (value.producer() for value in cone) if node is not None]
-
-
-def shaped_identity(value: ir.Value) -> ir.Value:
-    """``value`` seen through Identity nodes."""
-    node = value.producer()
-    while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
-        value = node.inputs[0]
-        node = value.producer()
-    return value
 
 
 def is_real(value: ir.Value) -> bool:

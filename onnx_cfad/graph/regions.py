@@ -100,6 +100,23 @@ class BranchSite:
         return self.then_branch, self.else_branch
 
 
+def handed_on(carry: Carry) -> bool:
+    """Whether every iteration returns the carry as it came, copies of it included."""
+    return copies_between(carry) is not None
+
+
+def copies_between(carry: Carry) -> tuple[ir.Node, ...] | None:
+    """The Identity nodes between entry and exit, the last one first; None where something else is between them."""
+    value, found = carry.exit, list[ir.Node]()
+    while value is not carry.entry:
+        node = value.producer()
+        if node is None or node.op_type != "Identity" or node.inputs[0] is None:
+            return None
+        found.append(node)
+        value = node.inputs[0]
+    return tuple(found)
+
+
 def is_loop(node: ir.Node) -> bool:
     """Whether the node is a Loop or a Scan of the default domain."""
     return node.op_type in ("Loop", "Scan") and node.domain in ("", "ai.onnx")

@@ -67,23 +67,33 @@ def _prune_branch_outputs(node: ir.Node) -> bool:
     return True
 
 
+def drop_carries(site: LoopSite, carries: list[int]) -> None:
+    """Removes ``carries`` of a loop, by their positions; nothing may read their last values or need their entries."""
+    _drop(site, carries, [])
+
+
 def _prune_loop(node: ir.Node) -> bool:
     site = loop_site(node)
-    offset = 0 if site.is_scan else 1
-    dead_carries = _dead_carries(site)
-    count = len(site.carries)
+    dead_carries, count = _dead_carries(site), len(site.carries)
     dead_outputs = [count + k for k, o in enumerate(site.outputs) if not _is_read(o.stacked)]
-    dead = [*dead_carries, *dead_outputs]
-    if not dead or len(dead) == len(node.outputs):
+    dead = len(dead_carries) + len(dead_outputs)
+    if not dead or dead == len(node.outputs):
         return False
+    _drop(site, dead_carries, dead_outputs)
+    return True
+
+
+def _drop(site: LoopSite, dead_carries: list[int], dead_outputs: list[int]) -> None:
+    """Removes carries and stacked outputs, by the positions of their outputs."""
+    offset, dead = 0 if site.is_scan else 1, [*dead_carries, *dead_outputs]
     for k in reversed(dead):
         site.body.outputs.pop(k + offset)
     if dead_carries:
         _prune(site.body, frozenset())
     for k in reversed(dead_carries):
         site.body.inputs.pop(k + offset * 2)
-    _rebuild(node, dead, [k + offset * 2 for k in dead_carries], _scan_attributes(node, dead_outputs, count))
-    return True
+    attributes = _scan_attributes(site.node, dead_outputs, len(site.carries))
+    _rebuild(site.node, dead, [k + offset * 2 for k in dead_carries], attributes)
 
 
 def _prune_slices(node: ir.Node) -> bool:
