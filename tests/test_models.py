@@ -1,4 +1,4 @@
-"""Real exports, differentiated by inputs and parameters, against float64 autograd of their eager PyTorch twins.
+"""Real exports, differentiated by inputs and parameters, against float64 autograd of the code exported.
 
 Beside each ``NAME.onnx`` lies ``NAME.npz``: ``in_*`` and ``out_*`` by ONNX name, ``cot_<i>`` the seed of output i,
 ``grad_*`` by input, ``gradp_*`` by parameter. In ``models/`` a parameter carries the name of its initializer; the
@@ -25,7 +25,7 @@ from tests.float64 import widen, widen_array
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDERS = {"own": ROOT / "models", "reference": ROOT.parent / "shared" / "models"}
 NAMES = {
-    "own": ("cond_resnet", "equilibrium", "equilibrium_while", "gnmt_v2", "heat", "neural_ode"),
+    "own": ("cond_resnet", "equilibrium", "equilibrium_while", "filter", "gnmt_v2", "heat", "neural_ode"),
     "reference": (
         "alphafold_recycling",
         "cond_resnet",
