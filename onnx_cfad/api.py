@@ -12,11 +12,11 @@ from onnx_cfad.errors import ModelError
 from onnx_cfad.forward import push_forward, push_forward_gradient
 from onnx_cfad.graph.profile import Profile
 from onnx_cfad.model import Source, load
-from onnx_cfad.options import Initializers, Options
+from onnx_cfad.options import Initializers, Options, names_of
 from onnx_cfad.planning import plan_model, profile_text, with_plan
 from onnx_cfad.plans.plan import Plan
 from onnx_cfad.ports import Feeds
-from onnx_cfad.sizes import parse_bytes
+from onnx_cfad.sizes import number_of_bytes
 
 if TYPE_CHECKING:
     from onnx_cfad.targets.base import Artifact
@@ -93,7 +93,7 @@ def vjp(
     """
     options = Options.of(wrt, outputs, None, stop_gradient)
     options = dataclasses.replace(
-        options, straight_through=tuple(straight_through),
+        options, straight_through=names_of("straight_through", straight_through),
         clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
         implicit_outputs=implicit_outputs, seeds=seeds,
     )  # fmt: skip
@@ -147,7 +147,7 @@ def grad(
         raise ModelError("", "no loss was named", "Give the name of a scalar output as loss.")
     options = Options.of(wrt, None, loss, stop_gradient)
     options = dataclasses.replace(
-        options, straight_through=tuple(straight_through),
+        options, straight_through=names_of("straight_through", straight_through),
         clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
         implicit_outputs=implicit_outputs,
     )  # fmt: skip
@@ -208,7 +208,9 @@ def jvp(
         UnsupportedOp: A differentiated value reaches an operator without a rule.
     """
     options = Options.of(wrt, outputs, None, stop_gradient)
-    options = dataclasses.replace(options, mode="forward", straight_through=tuple(straight_through), seeds=seeds)
+    options = dataclasses.replace(
+        options, mode="forward", straight_through=names_of("straight_through", straight_through), seeds=seeds
+    )
     chosen = with_plan(options, plan, sites=sites, implicit_fallback=implicit_fallback)
     return push_forward(load(model), chosen)
 
@@ -364,7 +366,7 @@ def compile(  # noqa: A001 - what it is
     from onnx_cfad.targets.base import Options as TargetOptions  # noqa: PLC0415
     from onnx_cfad.targets.compilation import compile_model  # noqa: PLC0415
 
-    limits = Limits(timeout, parse_bytes(memory) if isinstance(memory, str) else memory)
+    limits = Limits(timeout, None if memory is None else number_of_bytes(memory))
     options = TargetOptions(build, form, processor, threads, limits, profile_text(profile), tune)
     source = model.model if isinstance(model, Gradient) else model
     return compile_model(source, target, output, feeds=feeds, options=options, check=check, rtol=rtol)

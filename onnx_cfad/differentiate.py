@@ -110,7 +110,7 @@ class Report:
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Gradient:
     """A differentiated model.
 
@@ -123,6 +123,14 @@ class Gradient:
     model: ir.Model
     plan: Plan
     report: Report
+
+    def __str__(self) -> str:
+        """What was decided, as ``report`` says it; a model may have any number of nodes."""
+        return str(self.report)
+
+    def __repr__(self) -> str:
+        by, nodes = ", ".join(self.report.wrt), self.report.nodes[1]
+        return f"<Gradient of {', '.join(self.report.outputs)} by {by}: {nodes} nodes, {self.report.mode} mode>"
 
     def proto(self) -> onnx.ModelProto:
         """The model as a protobuf message.

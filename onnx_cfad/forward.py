@@ -156,7 +156,9 @@ def _refuse_reverse_options(options: Options) -> None:
     tape = ("segment", "levels", "tape", "memory", "trips", "profile", "implicit_outputs")
     for name in ("clip_value", "clip_norm", "clip_carries", "replace_nan", "plan_text", *tape):
         if getattr(options, name) != getattr(plain, name):
-            raise PlanError(name, "is of a reverse pass, and forward mode has none", "Leave it out.")
+            raise PlanError(
+                name.removesuffix("_text"), "is of a reverse pass, and forward mode has none", "Leave it out."
+            )
     remedy = "Tangents are carried along, but for loops that are asked to be implicit."
     if options.plan not in ("auto", "implicit"):
         raise PlanError(f"plan '{options.plan}'", "is of a reverse pass, and forward mode has none", remedy)

@@ -76,7 +76,9 @@ def _loaded(source: Source) -> ir.Model:
     else:
         held = getattr(source, "model", source)
         if not isinstance(held, ir.Model):
-            raise ModelError("", f"a {type(source).__name__} is no model", "Give a path, a ModelProto or an ir.Model.")
+            raise ModelError(
+                "", f"a value of type {type(source).__name__} is no model", "Give a path, a ModelProto or an ir.Model."
+            )
         _check_depth(held)
         _check(held)
         return held.clone()

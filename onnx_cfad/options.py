@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
 
 from onnx_cfad.errors import ModelError
+
+Entry = TypeVar("Entry")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,13 +99,44 @@ class Options:
         stop_gradient: Sequence[str] = (),
     ) -> Options:
         """Options from the loose forms that the Python functions take."""
-        entries: list[str | Initializers] = []
-        if wrt is not None:
-            entries = [wrt] if isinstance(wrt, (str, Initializers)) else list(wrt)
-        names = tuple(e for e in entries if isinstance(e, str))
-        every = any(isinstance(e, Initializers) for e in entries)
-        chosen = (outputs,) if isinstance(outputs, str) else None if outputs is None else tuple(outputs)
-        return cls(None if wrt is None else names, every, chosen, loss, tuple(stop_gradient))
+        entries = [] if wrt is None else [wrt] if isinstance(wrt, Initializers) else _listed("wrt", wrt)
+        every = any(isinstance(entry, Initializers) for entry in entries)
+        names = names_of("wrt", [entry for entry in entries if not isinstance(entry, Initializers)])
+        chosen = None if outputs is None else names_of("outputs", outputs)
+        for name, given in (("wrt", None if wrt is None else entries), ("outputs", chosen)):
+            if given is not None and not given:
+                raise ModelError(name, "nothing is named", "Leave it out for all that are floating point.")
+        if loss is not None:
+            names_of("loss", [loss])
+        return cls(None if wrt is None else names, every, chosen, loss, names_of("stop_gradient", stop_gradient))
+
+
+def names_of(what: str, given: Sequence[str] | str) -> tuple[str, ...]:
+    """The names that a caller gives, or the one.
+
+    Raises:
+        ModelError: They are no names, which Python lets a caller give.
+    """
+    entries: list[object] = list(_listed(what, given))
+    names = tuple(entry for entry in entries if isinstance(entry, str))
+    if len(names) != len(entries):
+        wrong = next(entry for entry in entries if not isinstance(entry, str))
+        raise ModelError(what, f"expected names, found {wrong!r}", "Give each as a str.")
+    return names
+
+
+def _listed(what: str, given: Iterable[Entry] | str) -> list[Entry | str]:
+    if isinstance(given, str):
+        return [given]
+    try:
+        return list(given)
+    except TypeError:
+        raise ModelError(what, f"expected a name or several, found {given!r}", "Give each as a str.") from None
+
+
+def is_whole(number: object) -> bool:
+    """Whether it is a whole number: callers in Python may give what an annotation does not allow."""
+    return isinstance(number, int) and not isinstance(number, bool)
 
 
 def seed_count(text: str | None) -> int | str | None:
@@ -117,4 +150,4 @@ def seed_count(text: str | None) -> int | str | None:
 def _counts_seeds(seeds: int | str | None) -> bool:
     if isinstance(seeds, str):
         return seeds.isidentifier() and seeds.isascii()
-    return seeds is None or (not isinstance(seeds, bool) and 1 <= seeds < 2**31)
+    return seeds is None or (is_whole(seeds) and 1 <= seeds < 2**31)

@@ -19,12 +19,12 @@ from onnx_cfad.graph.profile import Profile, profile_from_json
 from onnx_cfad.graph.regions import control_flow
 from onnx_cfad.model import fingerprint, normalise
 from onnx_cfad.nearest import did_you_mean
-from onnx_cfad.options import Options
+from onnx_cfad.options import Options, is_whole, names_of
 from onnx_cfad.plans.branch_choice import BRANCHES
 from onnx_cfad.plans.choose import choose_adjoints
 from onnx_cfad.plans.plan import Plan, plan_from_json
 from onnx_cfad.simplify import simplify_branches
-from onnx_cfad.sizes import parse_bytes
+from onnx_cfad.sizes import number_of_bytes
 
 PLANS = ("auto", "taped", "checkpointed", "implicit", "unrolled")
 """The plans that have a name."""
@@ -92,30 +92,33 @@ def with_plan(
         raise PlanError(f"target '{target}'", f"expected one of {', '.join(BRANCHES)}")
     limits = (("segment", segment, 0, LONGEST), ("levels", levels, 2, MOST_LEVELS), ("trips", trips, 0, LONGEST))
     for name, number, least, most in limits:
-        if number is not None and not (_is_whole(number) and least <= number <= most):
+        if number is not None and not (is_whole(number) and least <= number <= most):
             raise PlanError(f"{name} {number}", f"expected a whole number from {least} to {most:,}")
     if implicit_fallback is not None and implicit_fallback not in FALLBACKS:
         raise PlanError(f"implicit_fallback '{implicit_fallback}'", f"expected one of {', '.join(FALLBACKS)}")
+    _check_kind("plan", plan, Plan)
+    _check_kind("profile", profile, (Profile, type(None)))
     named = isinstance(plan, str) and plan in PLANS
     changes = {
         "plan": plan if named else "auto",
         "plan_text": None if named else plan.to_json() if isinstance(plan, Plan) else _plan_text(Path(plan)),
         "target": target,
         "profile": profile_text(profile),
-        "sites": tuple(sites),
+        "sites": names_of("sites", sites),
         "segment": segment,
         "levels": levels,
         "tape": tape,
         "implicit_fallback": implicit_fallback,
-        "memory": parse_bytes(memory) if isinstance(memory, str) else memory,
+        "memory": None if memory is None else number_of_bytes(memory),
         "trips": trips,
     }
     return dataclasses.replace(options, **{name: value for name, value in changes.items() if value is not None})
 
 
-def _is_whole(number: object) -> bool:
-    """Python callers may give what the annotation does not allow."""
-    return isinstance(number, int) and not isinstance(number, bool)
+def _check_kind(name: str, given: object, kinds: type | tuple[type, ...]) -> None:
+    """Refuses what is neither the path of a file nor of ``kinds``."""
+    if not isinstance(given, (str, os.PathLike)) and not isinstance(given, kinds):
+        raise PlanError(name, f"expected the path of a file or a {name.title()}, found {given!r}", "Leave it out.")
 
 
 def _plan_text(path: Path) -> str:

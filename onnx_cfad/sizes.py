@@ -27,6 +27,20 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
+def number_of_bytes(memory: str | int) -> int:
+    """The number of bytes that a caller gives, as text or as a number.
+
+    Raises:
+        PlanError: It is no such number.
+    """
+    given: object = memory  # a caller may give what the annotation does not allow
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        return given
+    if not isinstance(given, str):
+        raise PlanError(f"memory {given!r}", "expected a number of bytes", "For example '512MiB', '2GB' or 4096.")
+    return parse_bytes(given)
+
+
 def format_bytes(number: int) -> str:
     """A number of bytes with the largest unit that leaves at least one of it."""
     for power, prefix in reversed(list(enumerate("KMGT", start=1))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnx_cfad.errors import PlanError
-from onnx_cfad.sizes import format_bytes, parse_bytes
+from onnx_cfad.sizes import format_bytes, number_of_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,14 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 )
 def test_sizes_are_written(number: int, text: str) -> None:
     assert format_bytes(number) == text
+
+
+@pytest.mark.parametrize("given", [-1, 1.5, True, [1], "much"])
+def test_what_is_no_number_of_bytes_is_refused(given: object) -> None:
+    with pytest.raises(PlanError, match="expected a number of bytes"):
+        number_of_bytes(given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("given", "number"), [(0, 0), (4096, 4096), ("1KiB", 1024)])
+def test_numbers_of_bytes_are_taken_as_text_or_number(given: str | int, number: int) -> None:
+    assert number_of_bytes(given) == number
