@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, TypeAlias, Union
 
@@ -26,6 +25,7 @@ from onnx_cfad.rewriters.expand_sequence_map import ExpandSequenceMapPass
 from onnx_cfad.saving import fingerprint, quiet_serde, save
 from onnx_cfad.scopes import MAX_DEPTH, check_definitions, check_depth, check_sites, make_names_unique
 from onnx_cfad.signatures import check_signatures
+from onnx_cfad.sparse import make_dense
 
 __all__ = ["Source", "fingerprint", "load", "normalise", "save"]
 
@@ -124,7 +124,7 @@ def _deserialize(proto: onnx.ModelProto, where: str) -> ir.Model:
         raise ModelError(where, "is not an ONNX model: it has no graph", "Export or download it again.")
     if not proto.graph.node and not proto.graph.output:
         raise ModelError(where, "is not an ONNX model: its graph is empty", "Export or download it again.")
-    _refuse_sparse(proto.graph.sparse_initializer, (), where)
+    make_dense(proto, where)
     names = collections.Counter((function.domain, function.name, function.overload) for function in proto.functions)
     for (domain, name, _), count in names.items():
         if count > 1:
@@ -133,26 +133,9 @@ def _deserialize(proto: onnx.ModelProto, where: str) -> ir.Model:
         with quiet_serde():
             model = ir.from_proto(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, NotImplementedError) as error:
-        for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-            _refuse_sparse((), nodes, where)
         raise ModelError(where, f"is not a valid model: {root_message(error)}", "Export it again.") from error
     _check_depth(model)
     return model
-
-
-def _refuse_sparse(initializers: Iterable[onnx.SparseTensorProto], nodes: Iterable[onnx.NodeProto], where: str) -> None:
-    """Names the first sparse tensor, at any depth below ``nodes``."""
-    for tensor in initializers:
-        raise ModelError(
-            where, f"initializer '{tensor.values.name}' is sparse, which is not supported", "Make it dense."
-        )
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.HasField("sparse_tensor"):
-                what = f"{node.op_type} '{', '.join(node.output)}' is sparse, which is not supported"
-                raise ModelError(where, what, "Make it dense.")
-            if attribute.HasField("g"):
-                _refuse_sparse(attribute.g.sparse_initializer, attribute.g.node, where)
 
 
 def _check_proto_depth(proto: onnx.ModelProto) -> None:

@@ -264,25 +264,6 @@ def test_tensor_of_any_type_is_accepted(array: np.ndarray[Any, Any], raw: bool) 
     assert loaded.numpy().tolist() == expected
 
 
-def test_sparse_initializer_is_refused_by_name() -> None:
-    model = simple()
-    sparse = model.graph.sparse_initializer.add()
-    sparse.values.CopyFrom(numpy_helper.from_array(np.array([1], np.float32), "sparse_w"))
-    with pytest.raises(ModelError, match="initializer 'sparse_w' is sparse"):
-        load(model)
-
-
-def test_sparse_constant_is_refused_by_name() -> None:
-    model = simple()
-    values = numpy_helper.from_array(np.array([1], np.float32), "values")
-    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([0])), [3])
-    constant = helper.make_node("Constant", [], ["held"], sparse_value=sparse)
-    branch = helper.make_graph([constant], "branch", [], [])
-    model.graph.node.append(helper.make_node("If", [model.graph.input[0].name], [], then_branch=branch))
-    with pytest.raises(ModelError, match="Constant 'held' is sparse.*Make it dense"):
-        load(model)
-
-
 def test_damaged_bytes_are_an_error_or_a_model(tmp_path: pathlib.Path) -> None:
     """Whatever a byte becomes, nothing but our own error comes out."""
     content = onnx.parser.parse_model(SHADOWED).SerializeToString()
