@@ -93,7 +93,7 @@ def _dense(sparse: onnx.SparseTensorProto, where: str, what: str, most: int) -> 
 def _places(indices: np.ndarray, dims: tuple[int, ...], count: int) -> np.ndarray:
     """The positions of the values in the flat tensor."""
     if indices.shape == (count, len(dims)) and indices.ndim > 1:
-        places = np.ravel_multi_index(tuple(indices.T), dims) if count else np.zeros(0, np.int64)
+        places = np.asarray(np.ravel_multi_index(tuple(indices.T), dims) if count else [], np.int64)
     elif indices.shape == (count,):
         places = indices
     else:
