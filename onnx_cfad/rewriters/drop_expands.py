@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import onnx_ir as ir
 
 from onnx_cfad.graph.dims import same_dim
 from onnx_cfad.graph.trips import constant_of
-from onnx_cfad.graph.walk import nodes_of
+from onnx_cfad.rewriters.added_nodes import AddedNodesPass
 
 _BROADCASTING = frozenset(("Add", "Sub", "Mul", "Div", "Where"))
 
 
-class DropExpandsPass(ir.passes.InPlacePass):
+class DropExpandsPass(AddedNodesPass):
     """Replaces an operand that is expanded by what it was expanded from, where another operand is as large anyway.
 
     Given ``e = Expand (x, s); y = Mul (e, z)`` with z of the shape of e, the result is ``y = Mul (x, z)``. The Expand
     is dead when nothing else reads it. It looks at Expands of every depth that a transformation added.
-
-    Args:
-        kept: Nodes to leave alone.
     """
 
-    def __init__(self, kept: Collection[ir.Node | ir.Value]) -> None:
-        super().__init__()
-        self._kept = kept
+    operator = "Expand"
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Visits every node once."""
-        expands = [n for n in nodes_of(model.graph) if n.op_type == "Expand" and n not in self._kept]
-        return ir.passes.PassResult(model, sum(map(_drop, expands)) > 0)
+    def rewrite(self, node: ir.Node) -> bool:
+        """See ``AddedNodesPass.rewrite``."""
+        return _drop(node)
 
 
 def _drop(node: ir.Node) -> bool:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import onnx_ir as ir
 
-from onnx_cfad.graph.walk import nodes_of
+from onnx_cfad.rewriters.added_nodes import AddedNodesPass
 
 
-class LiftConstantsPass(ir.passes.InPlacePass):
+class LiftConstantsPass(AddedNodesPass):
     """Declares constants in the scope of the Constant that made them, at every depth.
 
     Given ``k = Constant <value = {2.0}> (); y = Mul (x, k)``, the result is an initializer k and ``y = Mul (x, k)``.
 
     Constants that a graph returns stay: a body returns what a node of it makes. So do those of the author.
-
-    Args:
-        kept: Nodes to leave alone.
     """
 
-    def __init__(self, kept: Collection[ir.Node | ir.Value]) -> None:
-        super().__init__()
-        self._kept = kept
+    operator = "Constant"
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Visits every node once."""
-        added = [n for n in nodes_of(model.graph) if n.op_type == "Constant" and n not in self._kept]
-        return ir.passes.PassResult(model, sum(map(_lift, added)) > 0)
+    def rewrite(self, node: ir.Node) -> bool:
+        """See ``AddedNodesPass.rewrite``."""
+        return _lift(node)
 
 
 def _lift(node: ir.Node) -> bool:

@@ -7,32 +7,23 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
-from onnx_cfad.graph.walk import nodes_of
+from onnx_cfad.rewriters.added_nodes import AddedNodesPass
 
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _LEAST = 2.0**-24
 
 
-class ScaleProductsPass(ir.passes.InPlacePass):
+class ScaleProductsPass(AddedNodesPass):
     """Moves constant factors into the products that a transformation added, at every depth.
 
     Given ``s = Mul (x, c); y = Gemm (s, w)`` with a number c, the result is ``y = Gemm <alpha = c> (x, w)``. The Mul is
     dead when nothing else reads it: the mean over a batch scales the cotangent of scores that only products read.
-
-    Args:
-        kept: Nodes to leave alone, and constants whose numbers may be replaced: weights.
     """
 
-    def __init__(self, kept: Collection[ir.Node | ir.Value]) -> None:
-        super().__init__()
-        self._kept = kept
+    operator = "Gemm"
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Visits every node once."""
-        products = [n for n in nodes_of(model.graph) if n.op_type == "Gemm" and n not in self._kept]
-        return ir.passes.PassResult(model, sum(map(self._scale, products)) > 0)
-
-    def _scale(self, node: ir.Node) -> bool:
+    def rewrite(self, node: ir.Node) -> bool:
+        """See ``AddedNodesPass.rewrite``."""
         changed = False
         for index in range(2):
             x, factor = scaled(node.inputs[index], self._kept)

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import onnx_ir as ir
 
-from onnx_cfad.graph.walk import nodes_of
+from onnx_cfad.rewriters.added_nodes import AddedNodesPass
 
 
-class TurnProductsPass(ir.passes.InPlacePass):
+class TurnProductsPass(AddedNodesPass):
     """Takes the Transpose off a product that nothing else reads, of those that a transformation added, at every depth.
 
     Given ``p = Gemm <transA = 1> (x, c); w = Transpose <perm = [1, 0]> (p)``, the result is
     ``w = Gemm <transA = 1> (c, x)``. So comes the gradient of a weight that an exporter transposes before the product.
-
-    Args:
-        kept: Nodes to leave alone.
     """
 
-    def __init__(self, kept: Collection[ir.Node | ir.Value]) -> None:
-        super().__init__()
-        self._kept = kept
+    operator = "Transpose"
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Visits every node once."""
-        turns = [n for n in nodes_of(model.graph) if n.op_type == "Transpose" and n not in self._kept]
-        return ir.passes.PassResult(model, sum(map(self._turn, turns)) > 0)
-
-    def _turn(self, node: ir.Node) -> bool:
+    def rewrite(self, node: ir.Node) -> bool:
+        """See ``AddedNodesPass.rewrite``."""
         product, perm, graph = _product_of(node), node.attributes.get("perm"), node.graph
         if product is None or graph is None or product in self._kept or product.graph is not graph:
             return False

@@ -1,0 +1,34 @@
+"""A pass over the nodes of one operator that a transformation added, at every depth."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from onnx_cfad.graph.walk import nodes_of
+
+
+class AddedNodesPass(ir.passes.InPlacePass):
+    """Visits the nodes of ``operator`` once, in order; nodes of the original stay as they are.
+
+    Args:
+        kept: Nodes to leave alone, and constants whose numbers may be replaced: weights.
+    """
+
+    operator: ClassVar[str]
+
+    def __init__(self, kept: Collection[ir.Node | ir.Value]) -> None:
+        super().__init__()
+        self._kept = kept
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Rewrites once."""
+        added = [n for n in nodes_of(model.graph) if n.op_type == self.operator and n not in self._kept]
+        return ir.passes.PassResult(model, sum(map(self.rewrite, added)) > 0)
+
+    @abc.abstractmethod
+    def rewrite(self, node: ir.Node) -> bool:
+        """Changes or replaces ``node``; whether it did."""
