@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -26,7 +26,7 @@ class Declared:
 
     Attributes:
         shapes: Those of inputs and outputs, by name.
-        spare: The initializers that nothing reads.
+        spare: The initializers and constants that nothing reads.
     """
 
     shapes: Mapping[str, ir.Shape | None]
@@ -37,12 +37,17 @@ def declared_in(model: ir.Model) -> Declared:
     """What the author wrote."""
     values = (*model.graph.inputs, *model.graph.outputs)
     shapes = {v.name or "": None if v.shape is None else v.shape.copy() for v in values}
-    return Declared(shapes, frozenset(value.name or "" for value in _unread(model)))
+    return Declared(shapes, frozenset(value.name or "" for value in (*_unread(model), *_unread_constants(model.graph))))
 
 
 def _unread(model: ir.Model) -> list[ir.Value]:
     held = (value for graph in graphs_of(model.graph) for value in graph.initializers.data.values())
     return [v for v in held if not (v.uses() or v.is_graph_output() or v.is_graph_input())]
+
+
+def _unread_constants(nodes: Iterable[ir.Node]) -> list[ir.Value]:
+    outputs = (node.outputs[0] for node in nodes if node.op_type == "Constant")
+    return [output for output in outputs if not (output.uses() or output.is_graph_output())]
 
 
 def _drop_unread(model: ir.Model, kept: Collection[str]) -> None:
@@ -61,8 +66,8 @@ def finish(
 ) -> tuple[str, ...]:
     """Prunes ``model`` and settles its shapes; the ``primal`` nodes of the main graph stay.
 
-    An initializer that is read no more goes: to change it would change nothing. One that was spare already stays, and
-    so does one that is differentiated by.
+    An initializer or a constant that is read no more goes: to change it would change nothing, and ONNX Runtime warns of
+    it in every session. One that was spare already stays, and so does one that is differentiated by.
 
     Seeds, tangents and what they give have a leading axis of ``directions`` unless that is None.
 
@@ -73,8 +78,10 @@ def finish(
     """
     TurnVectorProductsPass()(model)
     release_readers_outside(model)
-    PruneDeadValuesPass(primal)(model)
-    _drop_unread(model, {*declared.spare, *names.gradients, *names.tangents})
+    asked = {*declared.spare, *names.gradients, *names.tangents}
+    spent = [v.producer() for v in _unread_constants(primal) if v.name not in asked]
+    PruneDeadValuesPass(primal.difference(spent))(model)
+    _drop_unread(model, asked)
     HideRanksPass()(model)
     shapes = declared.shapes
     author = _symbols_of(shapes)

@@ -15,7 +15,8 @@ class DropExpandsPass(AddedNodesPass):
     """Replaces an operand that is expanded by what it was expanded from, where another operand is as large anyway.
 
     Given ``e = Expand (x, s); y = Mul (e, z)`` with z of the shape of e, the result is ``y = Mul (x, z)``. The Expand
-    is dead when nothing else reads it. It looks at Expands of every depth that a transformation added.
+    is dead when nothing else reads it; one that is not is left to the subgraphs that read it. It looks at Expands of
+    every depth that a transformation added.
     """
 
     operator = "Expand"
@@ -31,9 +32,17 @@ def _drop(node: ir.Node) -> bool:
         return False
     dropped = False
     for reader, index in list(expanded.uses()):  # one by one: of ``Add (e, e)`` one operand has to stay
-        if _broadcasts(reader, index, x, expanded.shape):
+        if reader.graph is node.graph and _broadcasts(reader, index, x, expanded.shape):
             reader.replace_input_with(index, x)
             dropped = True
+    inside = list(expanded.uses())  # what a subgraph reads of both, ONNX Runtime 1.32 warns of in every session
+    readers = {reader for reader, _ in inside}
+    if expanded.is_graph_output() or len(readers) < len(inside):
+        return dropped
+    if all(_broadcasts(reader, index, x, expanded.shape) for reader, index in inside):
+        for reader, index in inside:
+            reader.replace_input_with(index, x)
+        dropped |= bool(inside)
     return dropped
 
 
