@@ -62,10 +62,10 @@ class ReadRowsPass(ir.passes.InPlacePass):
             plain = read is not None and read.ahead == 0 and node.inputs[1] is site.index
             return None if plain else read
         picked = node.inputs[0].producer() if node.op_type == "Squeeze" and node.inputs[0] is not None else None
-        axes = _integers(node.inputs[1]) if len(node.inputs) > 1 else None
-        if picked is None or picked.graph is not site.body or axes is None or len(axes) != 1:
+        if picked is None or picked.graph is not site.body or picked.outputs[0].name in self._kept:
             return None
-        if picked.outputs[0].name in self._kept:
+        axes = _integers(node.inputs[1]) if len(node.inputs) > 1 else None
+        if axes is None or len(axes) != 1:
             return None
         read = {"Gather": _row(picked, site, rank=1), "Slice": _element(picked, site)}.get(picked.op_type)
         rank = None if read is None or read.source.shape is None else read.source.shape.rank()

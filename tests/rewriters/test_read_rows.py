@@ -98,6 +98,14 @@ def test_slice_whose_value_is_named_stays() -> None:
     assert rows(kept) == 0
 
 
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan"])
+def test_constants_of_other_operators_are_no_axes(number: str) -> None:
+    """Such as the -inf that masks scores, and the weight of a product: only a Squeeze has axes."""
+    read = f"f = Constant <value = double {{{number}}}> () r1 = Gather (x, j) r2 = Add (r1, f) r = Neg (r2)"
+    found = assert_pass_keeps_meaning(making, text(read), FEEDS)
+    assert rows(found) == 1
+
+
 @pytest.mark.parametrize("trips", [0, 4])
 @pytest.mark.parametrize("form", READS)
 def test_cotangents_of_rows_are_stacked(form: str, trips: int) -> None:
