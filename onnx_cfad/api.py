@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from onnx_cfad.differentiate import Gradient, differentiate
 from onnx_cfad.errors import ModelError
 from onnx_cfad.forward import push_forward, push_forward_gradient
+from onnx_cfad.given import name_of
 from onnx_cfad.graph.profile import Profile
 from onnx_cfad.model import Source, load
-from onnx_cfad.options import Initializers, Options, names_of
+from onnx_cfad.options import Initializers, Options
 from onnx_cfad.planning import plan_model, profile_text, with_plan
 from onnx_cfad.plans.plan import Plan
 from onnx_cfad.ports import Feeds
@@ -93,7 +94,7 @@ def vjp(
     """
     options = Options.of(wrt, outputs, None, stop_gradient)
     options = dataclasses.replace(
-        options, straight_through=names_of("straight_through", straight_through),
+        options, straight_through=straight_through,
         clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
         implicit_outputs=implicit_outputs, seeds=seeds,
     )  # fmt: skip
@@ -143,11 +144,11 @@ def grad(
         PlanError: As for ``vjp``.
         UnsupportedOp: As for ``vjp``.
     """
-    if not loss:
+    if not name_of("loss", loss):
         raise ModelError("", "no loss was named", "Give the name of a scalar output as loss.")
     options = Options.of(wrt, None, loss, stop_gradient)
     options = dataclasses.replace(
-        options, straight_through=names_of("straight_through", straight_through),
+        options, straight_through=straight_through,
         clip_value=clip_value, clip_norm=clip_norm, clip_carries=clip_carries, replace_nan=replace_nan,
         implicit_outputs=implicit_outputs,
     )  # fmt: skip
@@ -208,9 +209,7 @@ def jvp(
         UnsupportedOp: A differentiated value reaches an operator without a rule.
     """
     options = Options.of(wrt, outputs, None, stop_gradient)
-    options = dataclasses.replace(
-        options, mode="forward", straight_through=names_of("straight_through", straight_through), seeds=seeds
-    )
+    options = dataclasses.replace(options, mode="forward", straight_through=straight_through, seeds=seeds)
     chosen = with_plan(options, plan, sites=sites, implicit_fallback=implicit_fallback)
     return push_forward(load(model), chosen)
 
@@ -256,7 +255,7 @@ def hvp(
         PlanError: As for ``vjp``.
         UnsupportedOp: As for ``vjp``.
     """
-    options = dataclasses.replace(Options.of(wrt, None, loss or None, stop_gradient), mode="hvp")
+    options = dataclasses.replace(Options.of(wrt, None, name_of("loss", loss) or None, stop_gradient), mode="hvp")
     chosen = with_plan(
         options, plan, sites=sites, segment=segment, levels=levels, tape=tape, memory=memory, trips=trips,
         target=target, profile=profile,

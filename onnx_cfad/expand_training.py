@@ -19,17 +19,17 @@ from onnx_cfad.rules.training import OPTIMISERS, optimised
 from onnx_cfad.scopes import AUTHOR_NAME
 
 
-def expand(source: Source) -> ir.Model:
+def expand(model: Source) -> ir.Model:
     """A model with its Gradient, Adagrad, Adam and Momentum nodes written out.
 
     Args:
-        source: A path, a ``ModelProto``, an ``ir.Model`` or a PyTorch ``ONNXProgram``; never modified.
+        model: A path, a ``ModelProto``, an ``ir.Model`` or a PyTorch ``ONNXProgram``; never modified.
 
     Raises:
         ModelError: The model is unusable, or a Gradient node names what is not there.
         UnsupportedOp: A Gradient node asks for the derivative of an operator without a rule.
     """
-    return expand_training(normalise(load(source)))
+    return expand_training(normalise(load(model)))
 
 
 def expand_training(model: ir.Model) -> ir.Model:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Final, TypeVar
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-from onnx_cfad.errors import ModelError
-
-Entry = TypeVar("Entry")
+from onnx_cfad.errors import ModelError, PlanError
+from onnx_cfad.given import flag, listed, name_of, names_of, number, one_of, shown, whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +23,24 @@ INITIALIZERS: Final = Initializers()
 
 MODES: Final = ("reverse", "forward", "hvp")
 """Gradients from cotangents; tangents of outputs; tangents of the gradients of a loss."""
+
+TARGETS: Final = ("ort", "llvm", "cuda", "ascend")
+"""What a plan can be made for."""
+
+TAPES: Final = ("", "float16", "bfloat16")
+"""Element types of a tape: the values' own, or one of these."""
+
+FALLBACKS: Final = ("checkpointed", "nan", "none")
+"""What a loop that is run backwards implicitly does where it did not converge."""
+
+LONGEST: Final = 10**12
+"""Iterations that a segment or a loop may have in a plan."""
+
+MOST_LEVELS: Final = 8
+"""Levels of checkpoints."""
+
+MOST_BYTES: Final = 2**63 - 1
+"""Bytes that a plan can be told to keep to."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +103,10 @@ class Options:
     mode: str = "reverse"
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ModelError(f"mode '{self.mode}'", f"expected {', '.join(MODES)}")
-        if not _counts_seeds(self.seeds):
-            raise ModelError(f"seeds '{self.seeds}'", "expected a number from 1 up, or the name of a dimension")
+        for name, form in _FORMS.items():
+            given: object = getattr(self, name)
+            if given is not None or name not in _MAY_BE_NONE:
+                object.__setattr__(self, name, form(name, given))
 
     @classmethod
     def of(
@@ -99,44 +117,14 @@ class Options:
         stop_gradient: Sequence[str] = (),
     ) -> Options:
         """Options from the loose forms that the Python functions take."""
-        entries = [] if wrt is None else [wrt] if isinstance(wrt, Initializers) else _listed("wrt", wrt)
+        entries = [] if wrt is None else [wrt] if isinstance(wrt, Initializers) else listed("wrt", wrt)
         every = any(isinstance(entry, Initializers) for entry in entries)
         names = names_of("wrt", [entry for entry in entries if not isinstance(entry, Initializers)])
         chosen = None if outputs is None else names_of("outputs", outputs)
         for name, given in (("wrt", None if wrt is None else entries), ("outputs", chosen)):
             if given is not None and not given:
                 raise ModelError(name, "nothing is named", "Leave it out for all that are floating point.")
-        if loss is not None:
-            names_of("loss", [loss])
         return cls(None if wrt is None else names, every, chosen, loss, names_of("stop_gradient", stop_gradient))
-
-
-def names_of(what: str, given: Sequence[str] | str) -> tuple[str, ...]:
-    """The names that a caller gives, or the one.
-
-    Raises:
-        ModelError: They are no names, which Python lets a caller give.
-    """
-    entries: list[object] = list(_listed(what, given))
-    names = tuple(entry for entry in entries if isinstance(entry, str))
-    if len(names) != len(entries):
-        wrong = next(entry for entry in entries if not isinstance(entry, str))
-        raise ModelError(what, f"expected names, found {wrong!r}", "Give each as a str.")
-    return names
-
-
-def _listed(what: str, given: Iterable[Entry] | str) -> list[Entry | str]:
-    if isinstance(given, str):
-        return [given]
-    try:
-        return list(given)
-    except TypeError:
-        raise ModelError(what, f"expected a name or several, found {given!r}", "Give each as a str.") from None
-
-
-def is_whole(number: object) -> bool:
-    """Whether it is a whole number: callers in Python may give what an annotation does not allow."""
-    return isinstance(number, int) and not isinstance(number, bool)
 
 
 def seed_count(text: str | None) -> int | str | None:
@@ -147,7 +135,32 @@ def seed_count(text: str | None) -> int | str | None:
         return text
 
 
-def _counts_seeds(seeds: int | str | None) -> bool:
-    if isinstance(seeds, str):
-        return seeds.isidentifier() and seeds.isascii()
-    return seeds is None or (is_whole(seeds) and 1 <= seeds < 2**31)
+def _seeds(name: str, given: object) -> int | str:
+    if isinstance(given, str):
+        if not (given.isidentifier() and given.isascii()):
+            raise ModelError(f"{name} {shown(given)}", "expected a number from 1 up, or the name of a dimension")
+        return str(given)
+    return whole(name, given, 1, 2**31 - 1)
+
+
+def _limit(name: str, given: object) -> float:
+    return number(name, given, remedy="Leave it out for no clipping.", error=PlanError)
+
+
+_FORMS: Final[Mapping[str, Callable[[str, object], object]]] = {
+    **dict.fromkeys(("wrt", "outputs", "stop_gradient", "straight_through", "sites"), names_of),
+    "loss": name_of,
+    **dict.fromkeys(("wrt_initializers", "implicit_outputs", "clip_carries", "replace_nan"), flag),
+    **dict.fromkeys(("segment", "trips"), functools.partial(whole, least=0, most=LONGEST, error=PlanError)),
+    "levels": functools.partial(whole, least=2, most=MOST_LEVELS, error=PlanError),
+    "memory": functools.partial(whole, least=0, most=MOST_BYTES, error=PlanError),
+    "tape": functools.partial(one_of, known=TAPES, error=PlanError),
+    "implicit_fallback": functools.partial(one_of, known=("", *FALLBACKS), error=PlanError),
+    "target": functools.partial(one_of, known=TARGETS, error=PlanError),
+    **dict.fromkeys(("clip_value", "clip_norm"), _limit),
+    "seeds": _seeds,
+    "mode": functools.partial(one_of, known=MODES),
+}
+"""How the options are taken that a caller gives as they are; the others are texts that the pipeline has read."""
+
+_MAY_BE_NONE: Final = {"wrt", "outputs", "loss", "segment", "levels", "clip_value", "clip_norm", "seeds"}

@@ -9,18 +9,16 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.checkpointed import LONGEST, MOST_LEVELS
-from onnx_cfad.adjoint.implicit import FALLBACKS
 from onnx_cfad.collector import resting_collector
 from onnx_cfad.defaults import set_defaults_aside
 from onnx_cfad.errors import PlanError
 from onnx_cfad.expand_training import expand_training
+from onnx_cfad.given import shown
 from onnx_cfad.graph.profile import Profile, profile_from_json
 from onnx_cfad.graph.regions import control_flow
 from onnx_cfad.model import fingerprint, normalise
 from onnx_cfad.nearest import did_you_mean
-from onnx_cfad.options import Options, is_whole, names_of
-from onnx_cfad.plans.branch_choice import BRANCHES
+from onnx_cfad.options import Options
 from onnx_cfad.plans.choose import choose_adjoints
 from onnx_cfad.plans.plan import Plan, plan_from_json
 from onnx_cfad.simplify import simplify_branches
@@ -88,23 +86,14 @@ def with_plan(
         PlanError: The plan is no such word and no readable file, the memory is no number, there is no such target, or
             the profile is no readable file.
     """
-    if target is not None and target not in BRANCHES:
-        raise PlanError(f"target '{target}'", f"expected one of {', '.join(BRANCHES)}")
-    limits = (("segment", segment, 0, LONGEST), ("levels", levels, 2, MOST_LEVELS), ("trips", trips, 0, LONGEST))
-    for name, number, least, most in limits:
-        if number is not None and not (is_whole(number) and least <= number <= most):
-            raise PlanError(f"{name} {number}", f"expected a whole number from {least} to {most:,}")
-    if implicit_fallback is not None and implicit_fallback not in FALLBACKS:
-        raise PlanError(f"implicit_fallback '{implicit_fallback}'", f"expected one of {', '.join(FALLBACKS)}")
     _check_kind("plan", plan, Plan)
-    _check_kind("profile", profile, (Profile, type(None)))
     named = isinstance(plan, str) and plan in PLANS
     changes = {
         "plan": plan if named else "auto",
         "plan_text": None if named else plan.to_json() if isinstance(plan, Plan) else _plan_text(Path(plan)),
         "target": target,
         "profile": profile_text(profile),
-        "sites": names_of("sites", sites),
+        "sites": sites,
         "segment": segment,
         "levels": levels,
         "tape": tape,
@@ -118,7 +107,7 @@ def with_plan(
 def _check_kind(name: str, given: object, kinds: type | tuple[type, ...]) -> None:
     """Refuses what is neither the path of a file nor of ``kinds``."""
     if not isinstance(given, (str, os.PathLike)) and not isinstance(given, kinds):
-        raise PlanError(name, f"expected the path of a file or a {name.title()}, found {given!r}", "Leave it out.")
+        raise PlanError(name, f"expected the path of a file or a {name.title()}, found {shown(given)}", "Leave it out.")
 
 
 def _plan_text(path: Path) -> str:
@@ -134,6 +123,7 @@ def profile_text(profile: str | os.PathLike[str] | Profile | None) -> str | None
     Raises:
         PlanError: There is no such file, or it cannot be read.
     """
+    _check_kind("profile", profile, (Profile, type(None)))
     if profile is None or isinstance(profile, Profile):
         return None if profile is None else profile.to_json()
     return _text("profile", Path(profile), "there is no such file", "Write one with `onnx-cfad profile -o`.")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.errors import ModelError
+from onnx_cfad.given import names_of, shown
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Any]
@@ -74,7 +75,7 @@ def check_feeds(inputs: Sequence[Port], feeds: Feeds) -> None:
     Raises:
         ModelError: They do not fit; the message names the first input that is wrong.
     """
-    known = [port.name for port in inputs]
+    feeds, known = feeds_of(feeds), [port.name for port in inputs]
     missing = [f"'{port.name}' ({port})" for port in inputs if port.required and port.name not in feeds]
     if missing:
         raise ModelError("inputs", f"no value is given for {', '.join(missing)}", f"Given: {listed(feeds)}.")
@@ -83,7 +84,21 @@ def check_feeds(inputs: Sequence[Port], feeds: Feeds) -> None:
         raise ModelError(f"input '{extra[0]}'", f"the model has no such input; it has {listed(known)}", "Leave it out.")
     for port in inputs:
         if port.name in feeds and port.tensor:
-            _check_feed(port, np.asarray(feeds[port.name]))
+            _check_feed(port, feeds[port.name])
+
+
+def feeds_of(given: object) -> Feeds:
+    """The inputs by name that a caller gives.
+
+    Raises:
+        ModelError: They are none.
+    """
+    if not isinstance(given, Mapping):
+        what = f"expected inputs by name, found {shown(given)}"
+        raise ModelError("feeds", what, "Give a dict of arrays.")
+    feeds = cast("Mapping[object, Any]", given)
+    names_of("feeds", feeds)
+    return cast("Feeds", feeds)
 
 
 def listed(names: Iterable[object], limit: int = 12) -> str:
@@ -93,7 +108,11 @@ def listed(names: Iterable[object], limit: int = 12) -> str:
     return ", ".join(shown[:limit]) + more if shown else "none"
 
 
-def _check_feed(port: Port, array: Array) -> None:
+def _check_feed(port: Port, given: object) -> None:
+    try:
+        array: Array = np.asarray(given)
+    except (ValueError, TypeError, RuntimeError) as error:  # rows of several lengths, tensors of other libraries
+        raise ModelError(f"input '{port.name}'", f"expected {port}, found what is no array ({error})") from error
     found = "str" if array.dtype.kind in "OSU" else array.dtype.name
     if not port.accepts(found, array.shape):
         given = describe(found, array.shape)

@@ -15,12 +15,13 @@ import onnx_ir as ir
 from onnx_cfad.arrays import read_npz
 from onnx_cfad.errors import ModelError, TargetError
 from onnx_cfad.expand_training import expand_training
+from onnx_cfad.given import shown
 from onnx_cfad.graph.profile import BranchCount, LoopCount, Profile
 from onnx_cfad.graph.regions import ControlFlowGraph, Region, Site, control_flow, is_branch, is_loop
 from onnx_cfad.instrument import Counters, add_counters
 from onnx_cfad.model import Source, fingerprint, load, normalise
 from onnx_cfad.options import Options
-from onnx_cfad.ports import Feeds
+from onnx_cfad.ports import Feeds, feeds_of
 from onnx_cfad.runtime import Session
 from onnx_cfad.simplify import simplify_branches
 
@@ -108,11 +109,13 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _each(feeds: Feeds | Iterable[Feeds]) -> Iterator[Feeds]:
+def _each(feeds: object) -> Iterator[Feeds]:
+    if not isinstance(feeds, Iterable) or isinstance(feeds, (str, bytes)) or getattr(feeds, "shape", None) == ():
+        raise ModelError("feeds", f"expected inputs by name, or several of these, found {shown(feeds)}", "Give a dict.")
     if isinstance(feeds, Mapping):
-        yield cast("Feeds", feeds)
+        yield feeds_of(cast("object", feeds))
     else:
-        yield from feeds
+        yield from cast("Iterable[Feeds]", feeds)
 
 
 def _profile(

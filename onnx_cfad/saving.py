@@ -20,6 +20,7 @@ from onnx_cfad import weights
 from onnx_cfad.collector import resting_collector
 from onnx_cfad.errors import ModelError
 from onnx_cfad.functions import root_message
+from onnx_cfad.given import path_of
 from onnx_cfad.message_depth import check_message_depth
 from onnx_cfad.suffixes import check_suffix
 
@@ -48,7 +49,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, source: str | os.Path
         ModelError: ``path`` is a directory, is ``source`` or a file that holds weights, has the name of
             arrays or JSON, or cannot be written.
     """
-    target = Path(path)
+    target = path_of("output", path)
     check_target(target, *([] if source is None else [source]), *weights.files(model))
     check_suffix(target, "model")
     folder = target.parent

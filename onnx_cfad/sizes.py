@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 from onnx_cfad.errors import PlanError
+from onnx_cfad.given import shown, whole
 
 _PREFIXES = "kmgt"
+_MOST = 2**63 - 1
 _UNITS = {
     "": 1,
     "b": 1,
@@ -22,9 +25,11 @@ def parse_bytes(text: str) -> int:
         PlanError: It is no such number.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if match is None or match[2].lower() not in _UNITS:
-        raise PlanError(f"memory '{text}'", "expected a number of bytes", "For example 512MiB, 2GB or 4096.")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    unit = None if match is None else _UNITS.get(match[2].lower())
+    found = Decimal(match[1]) * unit if match is not None and unit is not None else None
+    if found is None or found > _MOST:
+        raise PlanError(f"memory {shown(text)}", "expected a number of bytes", "For example 512MiB, 2GB or 4096.")
+    return int(found)
 
 
 def number_of_bytes(memory: str | int) -> int:
@@ -34,11 +39,9 @@ def number_of_bytes(memory: str | int) -> int:
         PlanError: It is no such number.
     """
     given: object = memory  # a caller may give what the annotation does not allow
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
-        return given
-    if not isinstance(given, str):
-        raise PlanError(f"memory {given!r}", "expected a number of bytes", "For example '512MiB', '2GB' or 4096.")
-    return parse_bytes(given)
+    if isinstance(given, str):
+        return parse_bytes(given)
+    return whole("memory", given, 0, _MOST, remedy="Give bytes, such as '512MiB', '2GB' or 4096.", error=PlanError)
 
 
 def format_bytes(number: int) -> str:

@@ -9,10 +9,11 @@ import numpy as np
 from onnx_cfad.api import Names, Wrt, vjp
 from onnx_cfad.differentiate import Gradient
 from onnx_cfad.errors import ValidationError
+from onnx_cfad.given import whole
 from onnx_cfad.model import Source, load
 from onnx_cfad.numeric.made_up_seeds import make_up_inputs
 from onnx_cfad.numeric.rows import primal_row
-from onnx_cfad.ports import Feeds, listed
+from onnx_cfad.ports import Feeds, feeds_of, listed
 from onnx_cfad.runtime import Session
 from onnx_cfad.validation import validate
 from onnx_cfad.verdict import Validation
@@ -72,13 +73,15 @@ def check_grads(
     """
     validations: list[Validation] = []
     source: Source = model
-    given = dict(feeds) if feeds is not None else _made_up(model, Session(model, threads=1), settings.get("seed", 0))
+    order = whole("order", order, 1)
+    seed = whole("seed", settings.get("seed", 0), 0)
+    given = dict(feeds_of(feeds)) if feeds is not None else _made_up(model, Session(model, threads=1), seed)
     for _ in range(order):
         gradient = vjp(source, wrt=wrt, outputs=outputs)
         validation = validate(source, gradient, given, **settings)
         validation.raise_if_failed()
         validations.append(validation)
-        given |= _seeds(gradient, Session(source, threads=1).run(given), settings.get("seed", 0))
+        given |= _seeds(gradient, Session(source, threads=1).run(given), seed)
         source, wrt, outputs = gradient.model, gradient.report.wrt, tuple(gradient.report.gradients.values())
     return validations
 
@@ -99,6 +102,7 @@ def assert_same_model(
     Raises:
         ValidationError: An output differs.
     """
+    seed = whole("seed", seed, 0)
     first, second = Session(one, threads=1), Session(other, threads=1)
     if set(first.outputs) != set(second.outputs):
         raise ValidationError(

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx_cfad.api import Names, Wrt, grad, hvp, jvp, vjp
 from onnx_cfad.differentiate import Gradient
 from onnx_cfad.errors import ModelError, TargetError
+from onnx_cfad.given import called, one_of, whole
 from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.interface import Interface, read_interface, read_tangents
 from onnx_cfad.model import Source, fingerprint, load
@@ -23,8 +24,8 @@ from onnx_cfad.numeric.made_up_seeds import make_up_inputs
 from onnx_cfad.numeric.many_seeds import ManySeeds, as_single
 from onnx_cfad.numeric.rows import Checker, Extent, Point, primal_row, unchecked_row
 from onnx_cfad.numeric.weights_as_inputs import opened
-from onnx_cfad.options import Options
-from onnx_cfad.ports import Feeds, listed
+from onnx_cfad.options import MODES, Options
+from onnx_cfad.ports import Feeds, feeds_of, listed
 from onnx_cfad.runtime import Session
 from onnx_cfad.tape_error import TapeError, compare_tapes, narrow_tape, with_exact_tape
 from onnx_cfad.validate_tangents import validate_tangents
@@ -84,8 +85,9 @@ def validate(
         TargetError: ONNX Runtime refuses a model.
     """
     extent = Extent(directions, every_element_up_to, rtol)
-    if seed < 0:
-        raise ModelError(f"seed {seed}", "expected a number from 0 up")
+    seed = whole("seed", seed, 0)
+    called("progress", progress)
+    feeds = None if feeds is None else feeds_of(feeds)
     if gradient is None:
         gradient = _derived(model, wrt, outputs, loss, mode)
     primal, derived = load(model), load(gradient)
@@ -98,12 +100,11 @@ def validate(
 
 
 def _derived(model: Source, wrt: Wrt, outputs: Names, loss: str | None, mode: str) -> Gradient:
-    if mode == "hvp":
-        return hvp(model, loss=loss or "", wrt=wrt)
-    if mode == "forward":
+    asked = one_of("mode", mode, MODES)
+    if asked == "hvp":
+        return hvp(model, loss="" if loss is None else loss, wrt=wrt)
+    if asked == "forward":
         return jvp(model, wrt=wrt, outputs=outputs if loss is None else [loss])
-    if mode != "reverse":
-        raise ModelError(f"mode '{mode}'", "expected reverse, forward or hvp")
     return grad(model, loss=loss, wrt=wrt) if loss is not None else vjp(model, wrt=wrt, outputs=outputs)
 
 

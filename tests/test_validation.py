@@ -170,7 +170,7 @@ def test_jump_at_one_of_two_weights_spares_the_other() -> None:
     ids=str,
 )  # fmt: skip
 def test_number_out_of_range_is_refused(setting: dict[str, Any]) -> None:
-    with pytest.raises(ModelError, match=f"{next(iter(setting))} .*expected a number"):
+    with pytest.raises(ModelError, match=f"{next(iter(setting))} .*expected a (whole )?number"):
         cfad.validate(model("g (float[2] x) => (float[2] y) { y = Sin (x) }"), **setting)
 
 

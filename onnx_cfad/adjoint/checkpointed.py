@@ -30,10 +30,8 @@ from onnx_cfad.graph.products import dear_products
 from onnx_cfad.graph.regions import LoopSite, label, loop_site
 from onnx_cfad.graph.trips import trip_count
 from onnx_cfad.graph.types import Types
+from onnx_cfad.options import LONGEST, MOST_LEVELS
 from onnx_cfad.rewriters.scan_form import loop_to_scan
-
-LONGEST, MOST_LEVELS = 10**12, 8
-"""Iterations that a segment may have, and levels."""
 
 KEPT = ("", "products")
 """What may be kept of an iteration beside the carries."""

@@ -8,7 +8,6 @@ PyTorch's: ``value`` clamps elements, ``norm`` scales by ``min(1, norm / (total 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import ml_dtypes
@@ -38,11 +37,6 @@ class Clipping:
     replace_nan: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("value", "norm"):
-            limit = getattr(self, name)
-            if limit is not None and not 0 < limit < math.inf:
-                what = "expected a finite number above 0"
-                raise PlanError(f"clip_{name} {limit}", what, "Leave it out for no clipping.")
         if self.carries and self.value is None and self.norm is None:
             raise PlanError("clip_carries", "there is no limit to clip to", "Give clip_value or clip_norm too.")
 

@@ -37,10 +37,10 @@ from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.regions import captured_by, label, loop_site
 from onnx_cfad.graph.stand_in import StandIn, stand_in_of
 from onnx_cfad.graph.types import Types
+from onnx_cfad.options import FALLBACKS
 from onnx_cfad.solvers.choice import SOLVERS, solve
 from onnx_cfad.solvers.system import Apply, Solution, System
 
-FALLBACKS = ("checkpointed", "nan", "none")
 FORWARDS = ("plain", "anderson")
 
 

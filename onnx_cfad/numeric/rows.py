@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from onnx_cfad.errors import ModelError, TargetError
+from onnx_cfad.errors import TargetError
+from onnx_cfad.given import number, whole
 from onnx_cfad.numeric.differences import Accuracy, Comparison, Outcome, Sample, compare
 from onnx_cfad.numeric.evaluators import EPSILON, Evaluator, smallest_normal
 from onnx_cfad.ports import describe
@@ -61,12 +62,11 @@ class Extent:
     at_least: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.directions < 1:
-            raise ModelError(f"directions {self.directions}", "expected a number from 1 up")
-        if self.every_element_up_to < 0:
-            raise ModelError(f"every_element_up_to {self.every_element_up_to}", "expected a number from 0 up")
-        if self.rtol is not None and not 0 < self.rtol < 1:
-            raise ModelError(f"rtol {self.rtol}", "expected a number between 0 and 1", "Leave it out: it goes by type.")
+        whole("directions", self.directions, 1)
+        whole("every_element_up_to", self.every_element_up_to, 0)
+        if self.rtol is not None:
+            rtol = number("rtol", self.rtol, below=1, remedy="Leave it out: it goes by type.")
+            object.__setattr__(self, "rtol", rtol)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.base import Adjoint
-from onnx_cfad.adjoint.checkpointed import MOST_LEVELS, Checkpointed, best_length, kept_in_sequences
+from onnx_cfad.adjoint.checkpointed import Checkpointed, best_length, kept_in_sequences
 from onnx_cfad.adjoint.implicit import Implicit
 from onnx_cfad.adjoint.segments import LONGEST_SEQUENCE
 from onnx_cfad.adjoint.taped import Taped
@@ -30,7 +30,7 @@ from onnx_cfad.graph.trips import decides_by_index, trip_count
 from onnx_cfad.graph.types import Types
 from onnx_cfad.graph.walk import subgraphs_of
 from onnx_cfad.graph.work import work_of
-from onnx_cfad.options import Options
+from onnx_cfad.options import MOST_LEVELS, Options
 from onnx_cfad.plans.asked import asked_adjoints, asked_branches
 from onnx_cfad.plans.branch_choice import Branches
 from onnx_cfad.plans.implicit_choice import implicit_choice

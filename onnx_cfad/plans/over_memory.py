@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onnx_cfad.adjoint.checkpointed import MOST_LEVELS, Checkpointed
-from onnx_cfad.options import Options
+from onnx_cfad.adjoint.checkpointed import Checkpointed
+from onnx_cfad.options import MOST_LEVELS, Options
 from onnx_cfad.plans.plan import Decision
 
 

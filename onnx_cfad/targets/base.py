@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.errors import ModelError
-from onnx_cfad.ports import Feeds, Port, check_feeds, describe
+from onnx_cfad.ports import Feeds, Port, check_feeds, describe, feeds_of
 from onnx_cfad.targets.manifest import Manifest
 
 Array = np.ndarray[Any, Any]
@@ -164,7 +164,7 @@ def plain_feeds(feeds: Feeds) -> dict[str, Array]:
     Raises:
         ModelError: One is a list, which no target takes.
     """
-    for name, value in feeds.items():
+    for name, value in feeds_of(feeds).items():
         if isinstance(value, list):
             raise ModelError(f"input '{name}'", "is a sequence, which no target takes", "Run it in ONNX Runtime.")
     return {name: np.asarray(value) for name, value in feeds.items()}

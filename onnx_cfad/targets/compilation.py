@@ -21,7 +21,8 @@ import onnx_ir as ir
 from platformdirs import user_cache_path
 
 from onnx_cfad import weights
-from onnx_cfad.errors import ModelError, TargetError, ValidationError
+from onnx_cfad.errors import TargetError, ValidationError
+from onnx_cfad.given import flag, name_of, number, path_of, whole
 from onnx_cfad.model import Source, load
 from onnx_cfad.numeric.made_up_seeds import make_up_inputs
 from onnx_cfad.ports import Feeds, check_feeds, ports_of
@@ -75,9 +76,10 @@ def compile_model(
         TargetError: The target is not there, or refuses the model; or the output cannot be written.
         ValidationError: The outputs are not those of ONNX Runtime.
     """
-    chosen, compiler, store = options or Options(), target_named(target), cache or artifact_cache()
-    _check_numbers(chosen, rtol)
-    final = None if output is None else _checked_output(Path(output))
+    chosen, compiler, store = options or Options(), target_named(name_of("target", target)), cache or artifact_cache()
+    _check(chosen, rtol)
+    check = flag("check", check)
+    final = None if output is None else _checked_output(path_of("output", output))
     source = load(model)
     job = _Job(compiler, chosen, source, Session(source), compiler.stamp(chosen), check, rtol, feeds is None, tell)
     samples = job.samples(feeds)
@@ -202,16 +204,17 @@ class _Job:
         )  # fmt: skip
 
 
-def _check_numbers(options: Options, rtol: float | None) -> None:
-    """Refuses numbers that no compilation can go by."""
-    if rtol is not None and not 0 < rtol < 1:
-        raise ModelError(f"rtol {rtol}", "expected a number between 0 and 1", "Leave it out: it goes by type.")
-    if options.threads < 1:
-        raise ModelError(f"threads {options.threads}", "expected a number from 1 up")
-    if options.tune is not None and not 0 < options.tune < float("inf"):
-        raise ModelError(f"tune {options.tune}", "expected a number of seconds over 0")
-    if not options.limits.seconds > 0:
-        raise ModelError(f"timeout {options.limits.seconds}", "expected a number of seconds over 0")
+def _check(options: Options, rtol: float | None) -> None:
+    """Refuses what no compilation can go by."""
+    for name in ("build", "form", "processor"):
+        if getattr(options, name) is not None:
+            name_of(name, getattr(options, name))
+    if rtol is not None:
+        number("rtol", rtol, below=1, remedy="Leave it out: it goes by type.")
+    whole("threads", options.threads, 1)
+    if options.tune is not None:
+        number("tune", options.tune, remedy="It is in seconds.")
+    number("timeout", options.limits.seconds, remedy="It is in seconds.")
 
 
 def _checked_output(final: Path) -> Path:
