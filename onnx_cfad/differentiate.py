@@ -181,20 +181,22 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     clipping = Clipping(options.clip_value, options.clip_norm, options.clip_carries, options.replace_nan)
     sweep = Sweep(activity, types, sites, prepared, Records(), clipping)
     names, before_reverse = interface_names(model.graph, selection), frozenset(nodes_of(model.graph))
-    warnings = _reverse(model, selection, names, sweep, implicit_outputs=options.implicit_outputs)
+    builder = Builder(Namer.of_model(model), model.opset_imports[""])
+    warnings = _reverse(model, selection, names, sweep, builder, implicit_outputs=options.implicit_outputs)
     HoistCommonWorkPass(before_reverse)(model)
-    KeepUnfoldedPass(before_reverse)(model)
+    KeepUnfoldedPass(before_reverse, builder.namer)(model)
     warnings += [f"never taken in the profile: {path}" for path in adjoints.cold]
     warnings += accelerated_sites(adjoints)
     record(model, options, adjoints, origin, order)
     record_interface(model, names, {value.name or "": held_name(value) for value in selection.wrt})
     if options.seeds is not None:
         results = {names.gradients[value.name or ""]: value for value in selection.wrt}
-        builder = Builder(Namer.of_model(model), model.opset_imports[""])
-        scan_directions(model.graph, tuple(names.seeds.values()), results, options.seeds, builder)
-    write_with_fewer_nodes(model, own)
-    LocaliseWeightsPass(Namer.on_demand(model), selection.wrt)(model)
-    remove_stand_ins(model.graph)
+        outer = Builder(builder.namer, builder.opset)
+        scan_directions(model.graph, tuple(names.seeds.values()), results, options.seeds, outer)
+    write_with_fewer_nodes(model, own, builder.namer)
+    LocaliseWeightsPass(builder.namer, selection.wrt)(model)
+    if any(isinstance(decision.adjoint, Implicit) for decision in adjoints.decisions.values()):
+        remove_stand_ins(model.graph)
     wrong = finish(model, primal, declared, names, options.seeds)
     give_defaults_back(model, defaults)
     outputs, counts = tuple(v.name or "" for v in selection.outputs), (before, node_count(model))
@@ -256,10 +258,15 @@ def mark_implicit(node: ir.Node, adjoint: Adjoint) -> None:
 
 
 def _reverse(
-    model: ir.Model, selection: Selection, names: InterfaceNames, sweep: Sweep, *, implicit_outputs: bool
+    model: ir.Model,
+    selection: Selection,
+    names: InterfaceNames,
+    sweep: Sweep,
+    builder: Builder,
+    *,
+    implicit_outputs: bool,
 ) -> list[str]:
-    """Appends the reverse pass to the main graph; gives warnings."""
-    builder = Builder(Namer.of_model(model), model.opset_imports[""])
+    """Appends the reverse pass, which ``builder`` records, to the main graph; gives warnings."""
     for name in names.all():
         builder.namer.reserve(name)
     make_room(model, set(names.all()), builder.namer)

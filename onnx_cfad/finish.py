@@ -37,11 +37,14 @@ def declared_in(model: ir.Model) -> Declared:
     """What the author wrote."""
     values = (*model.graph.inputs, *model.graph.outputs)
     shapes = {v.name or "": None if v.shape is None else v.shape.copy() for v in values}
-    return Declared(shapes, frozenset(value.name or "" for value in (*_unread(model), *_unread_constants(model.graph))))
+    return Declared(
+        shapes,
+        frozenset(value.name or "" for value in (*_unread(graphs_of(model.graph)), *_unread_constants(model.graph))),
+    )
 
 
-def _unread(model: ir.Model) -> list[ir.Value]:
-    held = (value for graph in graphs_of(model.graph) for value in graph.initializers.data.values())
+def _unread(graphs: Iterable[ir.Graph]) -> list[ir.Value]:
+    held = (value for graph in graphs for value in graph.initializers.data.values())
     return [v for v in held if not (v.uses() or v.is_graph_output() or v.is_graph_input())]
 
 
@@ -50,9 +53,9 @@ def _unread_constants(nodes: Iterable[ir.Node]) -> list[ir.Value]:
     return [output for output in outputs if not (output.uses() or output.is_graph_output())]
 
 
-def _drop_unread(model: ir.Model, kept: Collection[str]) -> None:
+def _drop_unread(graphs: Iterable[ir.Graph], kept: Collection[str]) -> None:
     """Removes the initializers that nothing reads any more: ONNX Runtime names each in every session."""
-    for value in _unread(model):
+    for value in _unread(graphs):
         if value.name not in kept and value.graph is not None:
             del value.graph.initializers[value.name or ""]
 
@@ -76,17 +79,22 @@ def finish(
     Returns:
         A warning for each such shape.
     """
-    TurnVectorProductsPass()(model)
-    release_readers_outside(model)
+    scopes = scopes_of(model.graph)
+    operators = {node.op_type for _, nodes in scopes for node in nodes}
+    if "MatMul" in operators and TurnVectorProductsPass()(model).modified:
+        scopes = scopes_of(model.graph)
+    release_readers_outside(scopes)
     asked = {*declared.spare, *names.gradients, *names.tangents}
     spent = [v.producer() for v in _unread_constants(primal) if v.name not in asked]
     PruneDeadValuesPass(primal.difference(spent))(model)
-    _drop_unread(model, asked)
-    HideRanksPass()(model)
+    if "Loop" in operators:
+        HideRanksPass()(model)
+    scopes = scopes_of(model.graph)
+    _drop_unread((graph for graph, _ in scopes), asked)
     shapes = declared.shapes
     author = _symbols_of(shapes)
-    doubtful = _inside_branches(model.graph)
-    for graph, nodes in scopes_of(model.graph):
+    doubtful = _inside_branches(model.graph, dict(scopes))
+    for graph, nodes in scopes:
         for value in (*graph.inputs, *graph.outputs, *(o for node in nodes for o in node.outputs)):
             found = value.shape
             if found is not None:
@@ -124,7 +132,7 @@ def _stacked(shape: ir.Shape | None, directions: int | str | None) -> ir.Shape |
     return shape if shape is None or directions is None else ir.Shape([directions, *shape.dims])
 
 
-def _inside_branches(graph: ir.Graph) -> set[ir.Value]:
+def _inside_branches(graph: ir.Graph, scopes: Mapping[ir.Graph, list[ir.Node]]) -> set[ir.Value]:
     """What is made inside branches, except the outputs of loop bodies, whose shape an empty loop needs.
 
     Exporters write an If over the rank of a value, whose dead branch removes an axis that is not there. A reader that
@@ -132,21 +140,23 @@ def _inside_branches(graph: ir.Graph) -> set[ir.Value]:
     """
     made: set[ir.Value] = set()
     returned: set[ir.Value] = set()
-    _add_inside_branches(graph, made, returned)
+    _add_inside_branches(graph, scopes, made, returned)
     return made - returned
 
 
-def _add_inside_branches(graph: ir.Graph, made: set[ir.Value], returned: set[ir.Value]) -> list[ir.Value] | None:
+def _add_inside_branches(
+    graph: ir.Graph, scopes: Mapping[ir.Graph, list[ir.Node]], made: set[ir.Value], returned: set[ir.Value]
+) -> list[ir.Value] | None:
     """Adds what the branches below ``graph`` make, and what loop bodies return; gives what ``graph`` makes itself.
 
     None for a graph with a loop in it, at any depth: what a branch with a loop makes is not added.
     """
     found: list[ir.Value] = []
     loops = False
-    for node in graph:
+    for node in scopes[graph]:
         found += node.outputs
         for inner in subgraphs_of(node):
-            own = _add_inside_branches(inner, made, returned)
+            own = _add_inside_branches(inner, scopes, made, returned)
             if own is None:
                 loops = True
             elif is_branch(node):
@@ -184,7 +194,7 @@ def _contradicts(declared: ir.Shape, found: ir.Shape | None) -> bool:
 
 
 def _symbols_of(shapes: Mapping[str, ir.Shape | None]) -> set[str]:
-    return {str(d.value) for s in shapes.values() if s is not None for d in s.dims if isinstance(d, ir.SymbolicDim)}
+    return {str(d.value) for s in shapes.values() if s is not None for d in s.dims if not isinstance(d, int)}
 
 
 def _settled(shape: ir.Shape, author: set[str]) -> ir.Shape:

@@ -106,8 +106,9 @@ def push_forward(source: ir.Model, options: Options) -> Gradient:
         results = {given: known[name] for name, given in names.pushed.items()}
         builder = Builder(Namer.of_model(model), model.opset_imports[""])
         primal -= scan_directions(model.graph, tuple(names.tangents.values()), results, options.seeds, builder)
-    write_with_fewer_nodes(model, own)
-    LocaliseWeightsPass(Namer.on_demand(model), selection.wrt)(model)
+    namer = Namer.on_demand(model)
+    write_with_fewer_nodes(model, own, namer)
+    LocaliseWeightsPass(namer, selection.wrt)(model)
     wrong = finish(model, primal, declared, names, options.seeds)
     give_defaults_back(model, defaults)
     report = Report(

@@ -40,7 +40,8 @@ def _depths(model: ir.Model) -> Iterator[int]:
         graph, depth = pending.pop()
         nodes = list(graph)
         types = [value.type for value in (*graph.inputs, *graph.outputs, *(o for node in nodes for o in node.outputs))]
-        wrapped = max((_wrappings(t) for t in types if type(t) is not ir.TensorType), default=0)  # to ask takes long
+        odd = [t for t in types if t is not None and type(t) is not ir.TensorType]  # to ask takes long
+        wrapped = max(map(_wrappings, odd), default=0)
         pending.extend((inner, depth + _PER_GRAPH) for node in nodes for inner in subgraphs_of(node))
         yield depth + _LEAF + _PER_WRAPPING * wrapped
 

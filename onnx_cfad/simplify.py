@@ -6,11 +6,13 @@ paths are the same everywhere.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
 from onnx_cfad.graph.regions import is_branch
 from onnx_cfad.graph.types import Types, infer_types
-from onnx_cfad.graph.walk import graphs_of, nodes_of
+from onnx_cfad.graph.walk import graphs_of, nodes_of, operators_of
 from onnx_cfad.names import Namer
 from onnx_cfad.options import Options
 from onnx_cfad.rewriters.boolean_branch import BooleanBranchPass
@@ -39,17 +41,22 @@ def simplify_branches(model: ir.Model, options: Options) -> Types:
     Returns:
         The types of the simplified model.
     """
-    SeparateOutputsPass(Namer.on_demand(model))(model)
-    UnwrapOptionalsPass()(model)
-    ListOptionalsPass()(model)
-    FlagOptionalListsPass()(model)
-    CaptureInvariantsPass(options.stop_gradient)(model)
+    present = operators_of(model.graph)  # what a model does not have needs no pass
+    if not present.isdisjoint(("If", "Loop", "Scan")):
+        SeparateOutputsPass(Namer.on_demand(model))(model)
+    if _has_optionals(model, present):
+        UnwrapOptionalsPass()(model)
+        ListOptionalsPass()(model)
+        FlagOptionalListsPass()(model)
+    if not present.isdisjoint(("Loop", "Scan")):
+        CaptureInvariantsPass(options.stop_gradient)(model)
     types = infer_types(model)
-    RoundResizePass()(model)
-    if ReadRowsPass(options.stop_gradient)(model).modified:
+    if "Resize" in present:
+        RoundResizePass()(model)
+    if "Loop" in present and ReadRowsPass(options.stop_gradient)(model).modified:
         types = infer_types(model)
     inside = _names_inside(model, options)
-    while any(is_branch(node) for node in nodes_of(model.graph)):
+    while "If" in present and any(is_branch(node) for node in nodes_of(model.graph)):
         passes: list[ir.passes.PassBase] = [FoldConstantBranchPass(types.constants)]
         if not inside:
             passes += [ImplyPredicatesPass(), BooleanBranchPass(), MergeBranchesPass()]
@@ -60,10 +67,18 @@ def simplify_branches(model: ir.Model, options: Options) -> Types:
     return types
 
 
+def _has_optionals(model: ir.Model, present: Collection[str]) -> bool:
+    """Whether a value may be an optional: one that the model is given, or that an operator makes."""
+    given = any(isinstance(value.type, ir.OptionalType) for value in model.graph.inputs)
+    return given or any(operator.startswith("Optional") for operator in present)
+
+
 def _names_inside(model: ir.Model, options: Options) -> bool:
     """Whether the options name a value of a subgraph."""
     if any(":" in name for name in options.wrt or ()):
         return True
     stopped = set(options.stop_gradient)
+    if not stopped:
+        return False
     values = (output.name for graph in graphs_of(model.graph)[1:] for node in graph for output in node.outputs)
-    return bool(stopped) and any(name in stopped for name in values)
+    return any(name in stopped for name in values)

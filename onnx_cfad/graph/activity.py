@@ -80,20 +80,20 @@ def find_activity(
     _Forward(varied, passes, stopped).graph(graph)
     useful = set(seeded)
     _Backward(useful, passes).graph(graph)
-    active = varied & useful
+    active, nodes = varied & useful, nodes_of(graph)
     cuttable: set[ir.Value] = set()
-    for node in nodes_of(graph):
+    for node in nodes:
         if node.op_type in _SELECTING and node not in masks and not active.isdisjoint(node.outputs):
             cuttable.update(value for value in node.inputs if value in active)
     if cuttable:
         _Backward(cuttable, passes).graph(graph)
-    skippable = {*cut, *(value for node in nodes_of(graph) for value in _read_in_some_runs(node))} & active
+    skippable = {*cut, *(value for node in nodes for value in _read_in_some_runs(node))} & active
     if skippable:
         _Backward(skippable, passes).graph(graph)
         certain = set(seeded)
         _BackwardInAnyCase(certain, passes, frozenset(cut)).graph(graph)
         skippable -= certain
-    singular = {output for node in nodes_of(graph) if node.op_type in _SINGULAR for output in node.outputs}
+    singular = {output for node in nodes if node.op_type in _SINGULAR for output in node.outputs}
     singular = reached(graph, singular, lambda _, __: True) & skippable if singular and skippable else set()
     return Activity(varied, useful, cuttable, skippable, singular)
 

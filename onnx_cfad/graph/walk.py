@@ -30,6 +30,11 @@ def nodes_of(graph: ir.Graph | ir.Function) -> list[ir.Node]:
     return found
 
 
+def operators_of(graph: ir.Graph) -> frozenset[str]:
+    """The names of the operators in ``graph`` and in all graphs inside it, of any domain."""
+    return frozenset([node.op_type for node in nodes_of(graph)])
+
+
 def graphs_of(graph: ir.Graph) -> list[ir.Graph]:
     """``graph`` and all graphs inside it."""
     found = [graph]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -16,17 +16,19 @@ class AddedNodesPass(ir.passes.InPlacePass):
 
     Args:
         kept: Nodes to leave alone, and constants whose numbers may be replaced: weights.
+        nodes: The nodes to choose from, where they are known: those of ``nodes_of``.
     """
 
     operator: ClassVar[str]
 
-    def __init__(self, kept: Collection[ir.Node | ir.Value]) -> None:
+    def __init__(self, kept: Collection[ir.Node | ir.Value], nodes: Sequence[ir.Node] | None = None) -> None:
         super().__init__()
-        self._kept = kept
+        self._kept, self._nodes = kept, nodes
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rewrites once."""
-        added = [n for n in nodes_of(model.graph) if n.op_type == self.operator and n not in self._kept]
+        nodes = nodes_of(model.graph) if self._nodes is None else self._nodes
+        added = [node for node in nodes if node.op_type == self.operator and node not in self._kept]
         return ir.passes.PassResult(model, sum(map(self.rewrite, added)) > 0)
 
     @abc.abstractmethod

@@ -86,6 +86,7 @@ def _common(branch: ir.Graph, twin: ir.Graph, *, returned: bool) -> dict[ir.Node
     known: dict[object, list[ir.Node]] = {}  # by what they read: most read what no other does
     numbers: dict[ir.Value, object] = {}
     operators = {node.op_type for node in twin}
+    held = set[ir.Value]() if returned else {*branch.outputs, *twin.outputs}
     for node in branch:
         key = _read_by(node, branch, numbers) if node.op_type in operators else None
         if key is None:
@@ -99,7 +100,9 @@ def _common(branch: ir.Graph, twin: ir.Graph, *, returned: bool) -> dict[ir.Node
         key = _read_by(node, twin, numbers)
         alike = known.get(key, []) if key is not None else []
         one = _alike(node, alike)
-        if one is not None and _may_leave(one, branch, returned=returned) and _may_leave(node, twin, returned=returned):
+        if one is None or not held.isdisjoint((*one.outputs, *node.outputs)):
+            continue
+        if _may_leave(one) and _may_leave(node):
             alike.remove(one)
             twins[one] = node
             numbers.update({output: (id(one), k) for k, output in enumerate(node.outputs)})
@@ -119,23 +122,20 @@ def _read_by(node: ir.Node, branch: ir.Graph, numbers: dict[ir.Value, object]) -
 
 def _alike(node: ir.Node, others: Sequence[ir.Node]) -> ir.Node | None:
     """The first of ``others``, which read the same, that does what ``node`` does."""
-    return next((other for other in others if operation_key(other) == operation_key(node)), None)
+    if not others:
+        return None
+    key = operation_key(node)
+    return next((other for other in others if operation_key(other) == key), None)
 
 
-def _may_leave(node: ir.Node, branch: ir.Graph, *, returned: bool) -> bool:
-    """Whether a node of ``branch`` may be run whichever branch is taken."""
-    if node.op_type in ("Identity", "Constant") or subgraphs_of(node) or not is_pure(node):
-        return False
-    return returned or not _is_any_of(node.outputs, branch.outputs)
+def _may_leave(node: ir.Node) -> bool:
+    """Whether a node of a branch may be run whichever branch is taken."""
+    return node.op_type not in ("Identity", "Constant") and not subgraphs_of(node) and is_pure(node)
 
 
 def _constant(value: ir.Value) -> object:
     maker = value.producer()
     return constant_key(value) if maker is None or maker.op_type == "Constant" else None
-
-
-def _is_any_of(values: Sequence[ir.Value], others: Sequence[ir.Value]) -> bool:
-    return any(value is other for value in values for other in others)
 
 
 def _hand_on(branch: ir.Graph, result: ir.Value, source: ir.Value, namer: Namer) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
+from onnx_cfad.graph.walk import nodes_of
 from onnx_cfad.names import Namer
 from onnx_cfad.rewriters.drop_expands import DropExpandsPass
 from onnx_cfad.rewriters.lift_constants import LiftConstantsPass
@@ -14,9 +15,15 @@ from onnx_cfad.rewriters.sum_rows import SumRowsPass
 from onnx_cfad.rewriters.turn_products import TurnProductsPass
 
 
-def write_with_fewer_nodes(model: ir.Model, kept: Collection[ir.Node | ir.Value]) -> None:
-    """Rewrites ``model`` in place; nodes and constants of the original, ``kept``, stay as they are."""
-    namer = Namer.on_demand(model)
-    passes = LiftConstantsPass(kept), DropExpandsPass(kept), SumRowsPass(namer, kept)
-    for rewrite in (*passes, ScaleProductsPass(kept), TurnProductsPass(kept)):
+def write_with_fewer_nodes(model: ir.Model, kept: Collection[ir.Node | ir.Value], namer: Namer) -> None:
+    """Rewrites ``model`` in place.
+
+    Args:
+        model: What a transformation made.
+        kept: Nodes and constants of the original, which stay as they are.
+        namer: For the names of constants.
+    """
+    nodes = nodes_of(model.graph)  # what one pass makes is nothing that a later one looks for
+    passes = LiftConstantsPass(kept, nodes), DropExpandsPass(kept, nodes), SumRowsPass(namer, kept)
+    for rewrite in (*passes, ScaleProductsPass(kept, nodes), TurnProductsPass(kept, nodes)):
         rewrite(model)

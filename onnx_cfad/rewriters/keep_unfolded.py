@@ -22,15 +22,16 @@ class KeepUnfoldedPass(ir.passes.InPlacePass):
 
     Args:
         primal: The nodes that are left alone.
+        namer: For the names of what is put in.
     """
 
-    def __init__(self, primal: Container[ir.Node]) -> None:
+    def __init__(self, primal: Container[ir.Node], namer: Namer) -> None:
         super().__init__()
-        self._primal = primal
+        self._primal, self._namer = primal, namer
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Looks at the main graph only: in a loop, what is folded is not computed in every iteration."""
-        namer, predicate = Namer.on_demand(model), None
+        predicate: ir.Value | None = None
         chosen: dict[object, ir.Value] = {}
         for node in list(model.graph):
             if predicate is None and is_branch(node):
@@ -40,7 +41,7 @@ class KeepUnfoldedPass(ir.passes.InPlacePass):
                 number = node.inputs[0]
                 if None not in keys and number is not None and number.shape is not None and not number.shape.rank():
                     if keys[0] not in chosen:
-                        chosen[keys[0]] = _chosen(node, predicate, number, namer)
+                        chosen[keys[0]] = _chosen(node, predicate, number, self._namer)
                     node.replace_input_with(0, chosen[keys[0]])
         return ir.passes.PassResult(model, bool(chosen))
 

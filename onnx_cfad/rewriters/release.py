@@ -6,9 +6,11 @@ model: its producer would stay, though what it reads itself may be gone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
-from onnx_cfad.graph.walk import scopes_of, subgraphs_of
+from onnx_cfad.graph.walk import subgraphs_of
 
 
 def release(node: ir.Node) -> None:
@@ -21,9 +23,12 @@ def release(node: ir.Node) -> None:
                 inner.replace_input_with(index, None)
 
 
-def release_readers_outside(model: ir.Model) -> None:
-    """Takes the values of ``model`` from all nodes that are not in it, which nothing will put back."""
-    scopes = scopes_of(model.graph)
+def release_readers_outside(scopes: Sequence[tuple[ir.Graph, list[ir.Node]]]) -> None:
+    """Takes the values of a model from all nodes that are not in it, which nothing will put back.
+
+    Args:
+        scopes: All graphs of the model, as ``scopes_of`` gives them.
+    """
     inside = {node for _, nodes in scopes for node in nodes}
     values = [output for _, nodes in scopes for node in nodes for output in node.outputs]
     for graph, _ in scopes:

@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from onnx_cfad.graph.types import infer_types
 from onnx_cfad.graph.walk import nodes_of
+from onnx_cfad.names import Namer
 from onnx_cfad.rewriters.keep_unfolded import KeepUnfoldedPass
 from tests.rewriters.check_pass import assert_pass_keeps_meaning, operators
 
@@ -20,7 +21,7 @@ BRANCH = """y = If (p) <then_branch = l () => (double[3] a) { a = Sin (x) },
 def keep(text: str, *, modifies: bool = True, primal: bool = False) -> ir.Model:
     def make(model: ir.Model) -> KeepUnfoldedPass:
         infer_types(model)
-        return KeepUnfoldedPass(frozenset(nodes_of(model.graph)) if primal else frozenset())
+        return KeepUnfoldedPass(nodes_of(model.graph) if primal else (), Namer.of_model(model))
 
     return assert_pass_keeps_meaning(make, text, FEEDS, modifies=modifies)
 
