@@ -153,6 +153,7 @@ def resize(
         "mode": mode,
         "nearest_mode": nearest_mode,
     }
+    scales = _given(scales)
     tied = keep_aspect_ratio_policy != "stretch" and sizes is not None
     if tied:
         attributes["keep_aspect_ratio_policy"] = keep_aspect_ratio_policy
@@ -168,10 +169,14 @@ def resize(
         return node.whole_map(ct, list(range(len(counted)))) if tied else _by_axis(node, ct, changed)
 
     by_roi = (lambda: _by_region(node, ct, y)) if cropping and mode != "nearest" else None
-    fixed = mode == "nearest" or (
-        coordinate_transformation_mode in ("align_corners", "tf_crop_and_resize") and not antialias
-    )
+    places = coordinate_transformation_mode in ("align_corners", "tf_crop_and_resize") and not antialias
+    fixed = scales is None or mode == "nearest" or places
     return by_x, by_roi, None if fixed else lambda: _by_scales(node, ct, y), None
+
+
+def _given(operand: Expr | None) -> Expr | None:
+    """An operand; None also where it is an empty tensor, as opset 11 wrote what is absent and exporters still do."""
+    return None if operand is not None and operand.has_rank and operand.dims == (0,) else operand
 
 
 def _by_scales(node: Stretch, ct: Expr, y: Expr) -> Expr:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import onnx_cfad as cfad
 from tests.oracle import assert_vjp, node_model
@@ -187,6 +187,29 @@ def test_scales_that_decide_sizes_only_have_the_derivative_zero(attributes: dict
     }
     node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **{"mode": "linear", **attributes})
     assert_vjp(node, feeds, wrt=["scales"], step=1e-3)
+
+
+@pytest.mark.parametrize("opset", [13, 18, 21])
+@pytest.mark.parametrize("how", ["init", "node"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_empty_operands_are_absent(mode: str, how: str, opset: int) -> None:
+    """A region and factors of no elements in front of sizes, as paddle2onnx writes them, and such a region alone."""
+    x = RNG.standard_normal((1, 2, 4, 5)).astype(np.float32)
+    empty, whole = np.zeros(0, np.float32), np.asarray([1, 2, 7, 3])
+    for constants in (
+        {"roi": empty, "scales": empty, "sizes": whole},
+        {"roi": empty, "scales": (whole / x.shape).astype(np.float32)},
+    ):
+        nodes = [helper.make_node("Resize", ["x", *constants], ["y"], mode=mode)]
+        tensors = [numpy_helper.from_array(a, name) for name, a in constants.items()]
+        if how == "node":
+            nodes = [*(helper.make_node("Constant", [], [t.name], value=t) for t in tensors), *nodes]
+        ends = [
+            [helper.make_tensor_value_info(n, TensorProto.FLOAT, s)] for n, s in (("x", x.shape), ("y", whole.tolist()))
+        ]
+        graph = helper.make_graph(nodes, "g", *ends, tensors if how == "init" else [])
+        imports = [helper.make_opsetid("", opset)]
+        assert_vjp(helper.make_model(graph, opset_imports=imports, ir_version=8), {"x": x}, step=0.5, atol=1e-4)
 
 
 @pytest.mark.parametrize(("mode", "coordinates"), [("linear", "half_pixel"), ("cubic", "half_pixel_symmetric")])
