@@ -12,7 +12,7 @@ import onnx_shape_inference as osi
 from onnx_cfad.graph.certain_shapes import keep_certain
 from onnx_cfad.graph.constants import ConstantFolder
 from onnx_cfad.graph.dims import Dim, copied, same_dim, symbols_of, with_numbers
-from onnx_cfad.graph.domain_shapes import shape_of
+from onnx_cfad.graph.domain_shapes import MISREAD, shape_of
 from onnx_cfad.graph.operand_types import take_types_of_inputs
 from onnx_cfad.graph.sequence_shapes import SEQUENCE_OPERATORS, SequenceShapes
 from onnx_cfad.graph.walk import graphs_of
@@ -88,8 +88,8 @@ class OperatorTypes:
             output.shape = with_numbers(output.shape)
         if node.domain in ("", "ai.onnx"):
             self.correct(node)
-        elif node.outputs[0].shape is None:
-            node.outputs[0].shape = shape_of(node)
+        elif node.outputs[0].shape is None or node.op_type in MISREAD:
+            node.outputs[0].shape = shape_of(node, self.fresh)
         for output in node.outputs:
             output.shape = self.with_kept(output, output.shape)
         self.fold(node)

@@ -103,6 +103,33 @@ def test_columns_picked_by_index() -> None:
     check("ArrayFeatureExtractor", further={"i": np.array([[2, 0, 2]])})
 
 
+@pytest.mark.parametrize("indices", [[[2, 0, 2]], [[1], [0], [2], [1]], [[1, 0], [2, 2]], [3]])
+@pytest.mark.parametrize("dims", ["static", "symbolic"])
+def test_indices_of_any_shape_are_counted(indices: list[Any], dims: str) -> None:
+    """Exporters of classifiers look a vector of classes up by a column of indices; the shapes are those of the run."""
+    for x in (np.arange(4, dtype=np.float32) + 1, np.arange(8, dtype=np.float32).reshape(2, 4)):
+        picker = helper.make_node("ArrayFeatureExtractor", ["c", "i"], ["p"], domain=DOMAIN)
+        nodes = [helper.make_node("Mul", ["x", "x"], ["c"]), picker, helper.make_node("Sin", ["p"], ["y"])]
+        shapes = {"x": x.shape, "i": np.shape(indices)}
+        inputs = [
+            helper.make_tensor_value_info(
+                name, kind, shapes[name] if dims == "static" else [f"{name}{k}" for k in range(len(shapes[name]))]
+            )
+            for name, kind in (("x", TensorProto.FLOAT), ("i", TensorProto.INT64))
+        ]
+        graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+        imports = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
+        model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+        feeds = {"x": x, "i": np.asarray(indices)}
+        gradient = cfad.vjp(model, wrt=["x"]).proto()
+        y = run_ort(model, feeds)["y"]
+        expected, seed = np.zeros_like(x), np.full(y.shape, 2, np.float32)
+        for row in np.ndindex(x.shape[:-1]):
+            for k in np.ravel(indices):
+                expected[(*row, k)] += 4 * x[(*row, k)] * np.cos(x[(*row, k)] ** 2)
+        np.testing.assert_allclose(run_ort(gradient, {**feeds, "y_grad": seed})["x_grad"], expected, rtol=1e-4)
+
+
 def test_imputer_passes_what_it_keeps() -> None:
     """Against the closed form: a difference would change the number that is replaced."""
     x = np.where(X < 0.5, np.float32(-7), X)

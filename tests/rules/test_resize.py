@@ -204,10 +204,9 @@ def test_empty_operands_are_absent(mode: str, how: str, opset: int) -> None:
         tensors = [numpy_helper.from_array(a, name) for name, a in constants.items()]
         if how == "node":
             nodes = [*(helper.make_node("Constant", [], [t.name], value=t) for t in tensors), *nodes]
-        ends = [
-            [helper.make_tensor_value_info(n, TensorProto.FLOAT, s)] for n, s in (("x", x.shape), ("y", whole.tolist()))
-        ]
-        graph = helper.make_graph(nodes, "g", *ends, tensors if how == "init" else [])
+        source = helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)
+        result = helper.make_tensor_value_info("y", TensorProto.FLOAT, whole.tolist())
+        graph = helper.make_graph(nodes, "g", [source], [result], tensors if how == "init" else [])
         imports = [helper.make_opsetid("", opset)]
         assert_vjp(helper.make_model(graph, opset_imports=imports, ir_version=8), {"x": x}, step=0.5, atol=1e-4)
 
