@@ -15,12 +15,20 @@ from meter import Case
 from onnx import TensorProto, helper, numpy_helper
 
 Form = Literal["scan", "loop", "dynamic loop"]
+Reads = Literal["row", "reversed row", "windows of 3"]
 FORMS: tuple[Form, ...] = ("scan", "loop", "dynamic loop")
 WEIGHTS = ("h0", "W", "U", "b")
 
 
 def case(
-    form: Form, steps: int, *, width: int = 256, batch: int = 16, inputs: int = 16, wrt: tuple[str, ...] = WEIGHTS
+    form: Form,
+    steps: int,
+    *,
+    width: int = 256,
+    batch: int = 16,
+    inputs: int = 16,
+    wrt: tuple[str, ...] = WEIGHTS,
+    reads: Reads = "row",
 ) -> Case:
     """The network over ``steps`` iterations; the weights are graph inputs.
 
@@ -32,9 +40,13 @@ def case(
         batch: B.
         inputs: D, the length of x_t.
         wrt: What to differentiate by; "xs" is the whole sequence.
+        reads: What an iteration of a Loop reads of the sequence: x_t, x_{N-1-t}, or the mean of x_t, x_{t+1}, x_{t+2}
+            (N - 2 iterations).
     """
-    model = _model(form, steps, width, batch, inputs)
-    return Case(f"{form}, N={steps:,}, H={width}, B={batch}", model, _feeds(form, steps, width, batch, inputs), wrt)
+    model = _model(form, steps, width, batch, inputs, reads)
+    name = f"{form}, N={steps:,}, H={width}, B={batch}" + (f", {reads}" if reads != "row" else "")
+    feeds = _feeds(form, steps, width, batch, inputs)
+    return Case(name, model, feeds, wrt)
 
 
 def eager(torch: Any, inputs: dict[str, Any]) -> Any:
@@ -60,7 +72,7 @@ def _feeds(form: Form, steps: int, width: int, batch: int, inputs: int) -> dict[
     return {**arrays, "n": np.array(steps)} if form == "dynamic loop" else arrays
 
 
-def _model(form: Form, steps: int, width: int, batch: int, inputs: int) -> onnx.ModelProto:
+def _model(form: Form, steps: int, width: int, batch: int, inputs: int, reads: Reads) -> onnx.ModelProto:
     state = [batch, width]
     cell = [
         helper.make_node("MatMul", ["h", "W"], ["recurrent"]),
@@ -78,15 +90,35 @@ def _model(form: Form, steps: int, width: int, batch: int, inputs: int) -> onnx.
         )
         node = helper.make_node("Scan", ["h0", "xs"], ["h_end"], body=body, num_scan_inputs=1)
     else:
-        gather = helper.make_node("Gather", ["xs", "i"], ["x"], axis=0)
-        node = loop([gather, *cell], {"h": state}, "n", ["h0"], ["h_end"])
+        node = loop([*_read(reads), *cell], {"h": state}, "n", ["h0"], ["h_end"])
+        numbers = {"first": [0], "one": 1, "ones": [1], "threes": [3]}
+        initializers += [numpy_helper.from_array(np.array(x), name) for name, x in numbers.items()]
         if form == "loop":
-            initializers.append(numpy_helper.from_array(np.array(steps), "n"))
+            trips = steps - 2 if reads == "windows of 3" else steps
+            initializers.append(numpy_helper.from_array(np.array(trips), "n"))
         else:
             ports.append(helper.make_tensor_value_info("n", TensorProto.INT64, []))
     nodes = [node, helper.make_node("ReduceSum", ["h_end"], ["loss"], keepdims=0)]
     graph = helper.make_graph(nodes, "recurrent", ports, [tensor("loss", [])], initializers)
     return model_of(graph)
+
+
+def _read(reads: Reads) -> list[onnx.NodeProto]:
+    """The nodes of a Loop body that read what iteration i needs of xs."""
+    if reads == "row":
+        return [helper.make_node("Gather", ["xs", "i"], ["x"], axis=0)]
+    if reads == "reversed row":
+        return [
+            helper.make_node("Sub", ["n", "one"], ["last"]),
+            helper.make_node("Sub", ["last", "i"], ["place"]),
+            helper.make_node("Gather", ["xs", "place"], ["x"], axis=0),
+        ]
+    return [
+        helper.make_node("Unsqueeze", ["i", "first"], ["start"]),
+        helper.make_node("Add", ["start", "threes"], ["end"]),
+        helper.make_node("Slice", ["xs", "start", "end", "first"], ["window"]),
+        helper.make_node("ReduceMean", ["window", "first"], ["x"], keepdims=0),
+    ]
 
 
 def tensor(name: str, dims: list[int]) -> onnx.ValueInfoProto:

@@ -6,6 +6,7 @@ paths are the same everywhere.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 
 import onnx_ir as ir
@@ -53,8 +54,9 @@ def simplify_branches(model: ir.Model, options: Options) -> Types:
     types = infer_types(model)
     if "Resize" in present:
         RoundResizePass()(model)
-    if "Loop" in present and ReadRowsPass(options.stop_gradient)(model).modified:
-        types = infer_types(model)
+    if "Loop" in present:
+        read_rows = ReadRowsPass(options.stop_gradient, functools.partial(_is_fixed, model.graph, options))
+        types = infer_types(model) if read_rows(model).modified else types
     inside = _names_inside(model, options)
     while "If" in present and any(is_branch(node) for node in nodes_of(model.graph)):
         passes: list[ir.passes.PassBase] = [FoldConstantBranchPass(types.constants)]
@@ -65,6 +67,15 @@ def simplify_branches(model: ir.Model, options: Options) -> Types:
             break
         types = infer_types(model)
     return types
+
+
+def _is_fixed(graph: ir.Graph, options: Options, value: ir.Value) -> bool:
+    """Whether ``value`` enters the main ``graph`` and no derivative by it is asked for."""
+    if value.graph is not graph or value.producer() is not None:
+        return False
+    if value.is_graph_input():
+        return options.wrt is not None and value.name not in options.wrt
+    return not options.wrt_initializers and value.name not in (options.wrt or ())
 
 
 def _has_optionals(model: ir.Model, present: Collection[str]) -> bool:

@@ -125,7 +125,9 @@ def best_length(trips: int) -> int:
 def rows_read(site: LoopSite) -> int | None:
     """The fewest rows of an outer tensor that the loop reads by its iteration number: it cannot run more often."""
     found = [
-        row.inputs[0].shape[0] for row in site.rows() if row.inputs[0] is not None and row.inputs[0].shape is not None
+        row.inputs[0].shape[row.attributes.get_int("axis", 0)]
+        for row in site.rows(leading=False)
+        if row.inputs[0] is not None and row.inputs[0].shape is not None
     ]
     return min((dim for dim in found if isinstance(dim, int) and dim > 0), default=None)
 

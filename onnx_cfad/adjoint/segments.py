@@ -260,34 +260,38 @@ class _LoopSegments:
 
     def cut_rows(self) -> None:
         """Reads ``Gather(x, i)`` of outer tensors: x is cut into segments, and a segment reads its own rows."""
-        nodes = self.site.rows()
+        nodes = self.site.rows(leading=False)
         for node in nodes:
             source = node.inputs[0]
             assert source is not None
             assert source.shape is not None
-            part = op.Gather(self.body.expr(self.cut(source).value), self.step, axis=0)
-            part.value.shape = ir.Shape([self.dim, *source.shape.dims[1:]])
+            axis = node.attributes.get_int("axis", 0) % source.shape.rank()
+            part = op.Gather(self.body.expr(self.cut(source, axis).value), self.step, axis=axis)
+            part.value.shape = ir.Shape([*source.shape.dims[:axis], self.dim, *source.shape.dims[axis + 1 :]])
             node.replace_input_with(0, part.value)
         self._row_nodes = frozenset(nodes)
 
-    def cut(self, source: ir.Value) -> Expr:
-        """``source`` [D, ...] as [ceil(D / S), S, ...], padded with zeros."""
+    def cut(self, source: ir.Value, axis: int) -> Expr:
+        """``source`` [.., D, ..] as [.., ceil(D / S), S, ..], padded with zeros."""
         x = self.before.expr(source)
-        rows, rank = x.dim(0), x.rank
+        rows, rank = x.dim(axis), x.rank
         sizes = self.lengths(self.before)
         short = op.Mod(op.Sub(sizes, op.Mod(rows, sizes)), sizes)
-        static = x.dims[0]
+        static = x.dims[axis]
         if static is None or self.chosen is not None or static % self.segment:
-            zeros = self.before.constant(np.zeros(rank, dtype=np.int64))
-            rest = [self.before.constant(np.zeros(rank - 1, dtype=np.int64))] if rank > 1 else []
+            zeros = self.before.constant(np.zeros(rank + axis, dtype=np.int64))
+            behind = rank - 1 - axis
+            rest = [self.before.constant(np.zeros(behind, dtype=np.int64))] if behind else []
             x = op.Pad(x, concat([zeros, short, *rest]))
         dims = source.shape.dims if source.shape is not None else ()
-        full = all(isinstance(d, int) and d > 0 for d in dims[1:])
+        full = all(isinstance(d, int) and d > 0 for d in (*dims[:axis], *dims[axis + 1 :]))
         count = self.before.constant([-1]) if full else op.Div(op.Add(rows, short), sizes)
-        cut = x.reshape(concat([count, sizes, *_dims_after(self.before.expr(source), 1)]))
+        whole = self.before.expr(source)
+        head = [op.Shape(whole, start=0, end=axis)] if axis else []
+        cut = x.reshape(concat([*head, count, sizes, *_dims_after(whole, axis + 1)]))
         counted = static is not None and self.chosen is None
         first = -(-static // self.segment) if counted and static is not None else ir.SymbolicDim(None)
-        cut.value.shape = ir.Shape([first, self.dim, *dims[1:]])
+        cut.value.shape = ir.Shape([*dims[:axis], first, self.dim, *dims[axis + 1 :]])
         return cut
 
     def padded(self, x: Expr, trips: Expr) -> Expr:

@@ -118,8 +118,9 @@ def _sliced(node: ir.Node, whole: ir.Shape, found: ir.Shape, constant: Constant,
     if axes is None:
         count = starts.size if starts is not None else found.rank()
         axes = np.arange(count)
-    dims = list(found.dims)
-    for position, axis in enumerate(int(a) % found.rank() for a in axes):
+    named = [int(axis) % found.rank() for axis in axes]
+    dims = [dim if axis in named else whole[axis] for axis, dim in enumerate(found.dims)]
+    for position, axis in enumerate(named):
         dim = dims[axis]
         if isinstance(whole[axis], int) or not isinstance(dim, int) or dim == 1:
             continue

@@ -73,14 +73,17 @@ class LoopSite:
         """Whether the node is a Scan."""
         return self.index is None
 
-    def rows(self) -> list[ir.Node]:
-        """The body nodes ``Gather(x, i)`` that read row i of an outer tensor x of known rank in iteration i (Loop)."""
+    def rows(self, *, leading: bool = True) -> list[ir.Node]:
+        """The body nodes ``Gather(x, i)`` that read row i of an outer tensor x of known rank in iteration i (Loop).
+
+        With ``leading``, only those along the first axis.
+        """
         found: list[ir.Node] = []
         for node in self.body:
             source = node.inputs[0] if node.op_type == "Gather" else None
             if source is None or node.inputs[1] is not self.index or source.graph is self.body or source.shape is None:
                 continue
-            if node.attributes.get_int("axis", 0) % source.shape.rank() == 0:
+            if not leading or node.attributes.get_int("axis", 0) % source.shape.rank() == 0:
                 found.append(node)
         return found if self.index is not None else []
 

@@ -96,3 +96,8 @@ def test_unique_along_an_axis_keeps_the_others() -> None:
 def test_reshape_to_an_unknown_rank_keeps_the_element_type() -> None:
     node = ir.Node("", "Reshape", [value("x", [2, 3]), value("shape", ["r"], ir.DataType.INT64)])
     assert inferred(node).dtype == ir.DataType.FLOAT
+
+
+def test_slice_by_computed_bounds_keeps_the_other_axes() -> None:
+    bounds = [value("s", [1], ir.DataType.INT64), value("e", [1], ir.DataType.INT64), constant("a", [1])]
+    assert dims_of(inferred(ir.Node("", "Slice", [value("x", [SYMBOL, 4, 3]), *bounds]))) == [SYMBOL, None, 3]
