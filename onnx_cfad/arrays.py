@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from onnx_cfad.errors import ModelError
+from onnx_cfad.links import followed
 from onnx_cfad.suffixes import check_suffix
 
 Array = np.ndarray[Any, Any]
@@ -52,9 +53,10 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
         ModelError: The path is a directory, or cannot be written.
     """
     check_npz_target(path)
-    target = Path(path).resolve()
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    temporary = None
     try:
+        target = followed(path)
+        temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
         with zipfile.ZipFile(temporary, "x") as archive:
             for name, array in _flat(arrays).items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -63,7 +65,8 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
     except OSError as error:
         raise ModelError(str(path), f"cannot be written: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def check_npz_target(path: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import logging
 import os
 import sys
@@ -63,6 +64,8 @@ def main() -> None:
     leave_on_signals()
     if sys.stdout is None:  # where the caller closed it
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of models and files are in any script, or any bytes
     with reporting_output():
         app(prog_name="onnx-cfad")
 

@@ -12,7 +12,7 @@ from typing import NoReturn, ParamSpec
 import typer
 
 from onnx_cfad.errors import CfadError
-from onnx_cfad.interruptions import NOBODY_READS, forget_output, say_interrupted
+from onnx_cfad.interruptions import INTERRUPTED, NOBODY_READS, forget_output, say_interrupted
 
 Parameters = ParamSpec("Parameters")
 
@@ -31,7 +31,7 @@ def reports_errors(command: Callable[Parameters, None]) -> Callable[Parameters, 
         except (typer.Exit, typer.Abort):
             raise
         except KeyboardInterrupt as error:
-            raise typer.Exit(say_interrupted()) from error
+            raise typer.Exit(INTERRUPTED) from error
         except BrokenPipeError as error:
             forget_output()
             raise typer.Exit(NOBODY_READS) from error
@@ -54,9 +54,13 @@ def reports_errors(command: Callable[Parameters, None]) -> Callable[Parameters, 
 
 @contextlib.contextmanager
 def reporting_output() -> Generator[None]:
-    """Around the whole command line: help, versions and errors may be what cannot be written."""
+    """Around the whole command line: help, versions and errors may be what cannot be written or is interrupted."""
     try:
         yield
+    except SystemExit as error:
+        if error.code == INTERRUPTED:  # also where typer was, which says nothing
+            say_interrupted()
+        raise
     except OSError as error:
         forget_output()
         with contextlib.suppress(OSError):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.base import Adjoint, Prepared
+from onnx_cfad.adjoint.base import Prepared
 from onnx_cfad.adjoint.clip import Clipping
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.directions import check_directions, scan_directions
@@ -25,21 +25,21 @@ from onnx_cfad.errors import ModelError
 from onnx_cfad.expand_training import expand_training
 from onnx_cfad.finish import declared_in, finish
 from onnx_cfad.graph.activity import Activity, find_activity
-from onnx_cfad.graph.faults import Blamed
 from onnx_cfad.graph.regions import ControlFlowGraph, control_flow, is_loop, loop_site
 from onnx_cfad.graph.site_marks import mark_branches
 from onnx_cfad.graph.stand_in import remove_stand_ins
 from onnx_cfad.graph.straight_through import mark_straight_through
 from onnx_cfad.graph.trips import trip_count
-from onnx_cfad.graph.types import Types, types_now
+from onnx_cfad.graph.types import types_now
 from onnx_cfad.graph.walk import graphs_of, nodes_of, parts_of, structure
 from onnx_cfad.interface import order_of, record_diagnostics, record_interface
 from onnx_cfad.model import fingerprint, normalise, save
-from onnx_cfad.names import ADJOINT, InterfaceNames, Namer
+from onnx_cfad.names import InterfaceNames, Namer
 from onnx_cfad.options import Options
 from onnx_cfad.planning import profile_for
 from onnx_cfad.plans.choose import choose_adjoints
 from onnx_cfad.plans.plan import Plan, written
+from onnx_cfad.preparation import prepare_sites
 from onnx_cfad.rewriters.common_work import HoistCommonWorkPass
 from onnx_cfad.rewriters.fewest_nodes import write_with_fewer_nodes
 from onnx_cfad.rewriters.fold_branch import FoldConstantBranchPass
@@ -169,7 +169,7 @@ def differentiate(source: ir.Model, options: Options) -> Gradient:
     selection = select(model, options, sites)
     activity, known = activity_of(model, selection), structure(model.graph)
     refuse_missing_rules(model.graph, activity, sites)
-    prepared = _prepare(model, types, sites, adjoints)
+    prepared = prepare_sites(model, types, sites, adjoints)
     types = types_now(model, types)
     FoldConstantBranchPass(types.constants)(model)
     selection = reselect(model, options, selection)
@@ -237,24 +237,6 @@ def activity_of(model: ir.Model, selection: Selection, prepared: Prepared | None
         masks={*prepared.guards, *prepared.selections},
         cut={*prepared.handed_on, *(value for guard in prepared.guards for value in guard.inputs if value is not None)},
     )
-
-
-def _prepare(model: ir.Model, types: Types, sites: ControlFlowGraph, adjoints: Plan) -> Prepared:
-    """Rewrites every site for its adjoint, inner ones first."""
-    builder = Builder(Namer.of_model(model), model.opset_imports[""])
-    known = [site for site in reversed(sites.sites()) if site.path in adjoints]
-    prepared: list[Prepared] = []
-    for site in known:
-        mark_implicit(site.node, adjoints[site.path])
-        with Blamed(site.node, "it cannot be prepared to be run backwards", path=site.path):
-            prepared.append(adjoints[site.path].prepare(site.node, types, builder))
-    return Prepared.merged(prepared)
-
-
-def mark_implicit(node: ir.Node, adjoint: Adjoint) -> None:
-    """Writes an implicit adjoint into the loop's metadata: further derivatives of it are implicit too."""
-    if isinstance(adjoint, Implicit):
-        node.metadata_props[ADJOINT] = written(adjoint)
 
 
 def _reverse(

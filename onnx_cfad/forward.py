@@ -24,7 +24,6 @@ from onnx_cfad.differentiate import (
     differentiate,
     known_estimators,
     make_room,
-    mark_implicit,
     named_output,
     node_count,
     record,
@@ -47,6 +46,7 @@ from onnx_cfad.names import InterfaceNames, Namer
 from onnx_cfad.options import Options
 from onnx_cfad.plans.choose import choose_adjoints
 from onnx_cfad.plans.plan import Plan, adjoint_from
+from onnx_cfad.preparation import mark_implicit
 from onnx_cfad.rewriters.fewest_nodes import write_with_fewer_nodes
 from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.rewriters.localise import LocaliseWeightsPass

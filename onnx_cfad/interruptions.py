@@ -8,8 +8,8 @@ import sys
 
 TYPE_CHECKING = False  # typing takes a moment, in which Ctrl-C may come
 if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
     from types import FrameType, TracebackType
-    from typing import NoReturn
 
 _BY_SIGNAL = 128  # added to the number of the signal: the exit code that shells give
 
@@ -17,22 +17,66 @@ NOBODY_READS = _BY_SIGNAL + 13
 """The exit code of a command whose output nobody reads any more (SIGPIPE)."""
 
 
+INTERRUPTED = _BY_SIGNAL + signal.SIGINT
+"""The exit code of a command that the user interrupted."""
+
+_PATIENCE = 0.02  # seconds
+
+
 def leave_on_signals() -> None:
-    """Makes SIGTERM and SIGHUP leave as an exception does, so that temporary files are removed."""
-    for name in ("SIGTERM", "SIGHUP"):
+    """Makes SIGTERM and SIGHUP leave as an exception does, so that temporary files are removed.
+
+    They and Ctrl-C wait while a module is imported: in the middle of one that is written in C++, an exception becomes
+    an ImportError or ends the process with a dump of its stack. Where one is ignored, as in a ``__del__``, the signal
+    comes again.
+    """
+    sys.unraisablehook = _ignored
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+        if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _leave)
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - what a handler is called with
+def _leave(number: int, frame: FrameType | None) -> None:
+    if _imports(frame):
+        _send_again(number)
+        return
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     raise SystemExit(_BY_SIGNAL + number)
+
+
+def _ignored(ignored: UnraisableHookArgs) -> None:
+    error = ignored.exc_value
+    if isinstance(error, KeyboardInterrupt):
+        _send_again(signal.SIGINT)
+    elif isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > _BY_SIGNAL:
+        _send_again(error.code - _BY_SIGNAL)
+    else:
+        sys.__unraisablehook__(ignored)
+
+
+def _send_again(number: int) -> None:
+    import threading  # noqa: PLC0415 - which the command line has imported by now
+
+    timer = threading.Timer(_PATIENCE, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a module is imported somewhere up the stack."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def say_interrupted() -> int:
     """Says in one line that the user interrupted the command, and gives the exit code of that."""
     sys.stderr.write("error: interrupted\n")
-    return _BY_SIGNAL + signal.SIGINT
+    return INTERRUPTED
 
 
 def forget_output() -> None:

@@ -37,6 +37,8 @@ def _check(path: Path, where: str) -> None:
     if not path.is_file():
         if path.exists():
             raise ModelError(where, "is not a regular file", "Name the .onnx file.")
+        if path.is_symlink():
+            raise ModelError(where, "is a link that leads to no file", "Check where it leads.")
         raise ModelError(
             where, "there is no such file", did_you_mean(path.name, _models_beside(path), "Check the path.")
         )

@@ -16,11 +16,14 @@ from onnx_cfad.expand_training import expand_training
 from onnx_cfad.given import shown
 from onnx_cfad.graph.profile import Profile, profile_from_json
 from onnx_cfad.graph.regions import control_flow
+from onnx_cfad.graph.types import Types
 from onnx_cfad.model import fingerprint, normalise
 from onnx_cfad.nearest import did_you_mean
 from onnx_cfad.options import Options
 from onnx_cfad.plans.choose import choose_adjoints
 from onnx_cfad.plans.plan import Plan, plan_from_json
+from onnx_cfad.preparation import prepare_sites
+from onnx_cfad.rewriters.hoist import HoistInvariantsPass
 from onnx_cfad.simplify import simplify_branches
 from onnx_cfad.sizes import number_of_bytes
 
@@ -40,7 +43,16 @@ def plan_model(source: ir.Model, options: Options) -> Plan:
     model = expand_training(normalise(source))
     set_defaults_aside(model)
     types = simplify_branches(model, options)
-    return choose_adjoints(control_flow(model), types, options, profile)
+    plan = choose_adjoints(control_flow(model), types, options, profile)
+    if any(decision.reason == "as asked" for decision in plan.decisions.values()):
+        _try_to_prepare(model, types, plan)
+    return plan
+
+
+def _try_to_prepare(model: ir.Model, types: Types, plan: Plan) -> None:
+    """Refuses a plan that cannot be followed, by following it as far as sites are rewritten; consumes the model."""
+    HoistInvariantsPass()(model)
+    prepare_sites(model, types, control_flow(model), plan)
 
 
 def profile_for(options: Options, model: str) -> Profile | None:

@@ -54,7 +54,9 @@ class Session:
         if trace is not None:
             options.enable_profiling, options.profile_file_prefix = True, trace
         path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
-        content = path if path is not None and _finds_weights(loaded, path) else _content(loaded, options)
+        if path is not None and not (_is_text(path) and _finds_weights(loaded, path)):
+            path = None
+        content = path or _content(loaded, options)
         try:
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except _ort_errors() as error:
@@ -99,6 +101,11 @@ class Session:
         return self._session.end_profiling()
 
 
+def _is_text(path: str) -> bool:
+    """Whether ONNX Runtime can be told a path: the names of files are any bytes, it takes UTF-8."""
+    return os.fsencode(path).decode(errors="replace") == path
+
+
 def _finds_weights(model: ir.Model, path: str | os.PathLike[str]) -> bool:
     """Whether ONNX Runtime, given the path, finds the weights; it follows no link out of the folder."""
     folder = Path(path).parent
@@ -108,7 +115,7 @@ def _finds_weights(model: ir.Model, path: str | os.PathLike[str]) -> bool:
 def _content(model: ir.Model, options: Any) -> bytes:
     """The serialized model; external data is found in its folder, or taken in when it lies in several."""
     folders = {os.path.realpath(tensor.base_dir or ".") for _, tensor in weights.external_slots(model)}
-    if len(folders) == 1:
+    if len(folders) == 1 and all(map(_is_text, folders)):
         options.add_session_config_entry(_FOLDER_OF_WEIGHTS, next(iter(folders)))
     elif folders:
         for slot, tensor in list(weights.external_slots(model)):

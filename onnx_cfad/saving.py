@@ -21,6 +21,7 @@ from onnx_cfad.collector import resting_collector
 from onnx_cfad.errors import ModelError
 from onnx_cfad.functions import root_message
 from onnx_cfad.given import path_of
+from onnx_cfad.links import followed
 from onnx_cfad.message_depth import check_message_depth
 from onnx_cfad.suffixes import check_suffix
 
@@ -181,7 +182,7 @@ def message_of(model: ir.Model) -> onnx.ModelProto:
 @contextlib.contextmanager
 def _replacing(target: Path) -> Generator[BinaryIO]:
     """A new file in the folder of ``target`` that takes its place when all went well, and else is removed."""
-    target = target.resolve()  # a link stays, and what it leads to is replaced
+    target = followed(target)  # a link stays, and what it leads to is replaced
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as file:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnx_cfad.errors import ModelError
 from onnx_cfad.graph.walk import graphs_of
+from onnx_cfad.links import followed
 
 _ALIGNMENT = 64
 
@@ -79,7 +80,7 @@ def adopt_folder(model: ir.Model, file: Path) -> None:
         ModelError: A location leads elsewhere, or the file is not there or too short.
     """
     folder = file.parent
-    homes = (folder.resolve(), file.resolve().parent)
+    homes = (followed(folder), followed(file).parent)
     found: dict[str, tuple[Path, int]] = {}
     for slot, tensor in list(external_slots(model)):
         tensor.base_dir = str(folder)
@@ -98,7 +99,7 @@ def _look_up(folder: Path, homes: Sequence[Path], tensor: ir.ExternalTensor) -> 
     location = str(tensor.location)
     path = folder / location
     try:
-        resolved = path.resolve()
+        resolved = followed(path)
         written_outside = not location or Path(location).is_absolute() or os.path.normpath(location).startswith("..")
         if written_outside or not any(resolved.is_relative_to(home) for home in homes):
             raise ModelError(

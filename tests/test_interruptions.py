@@ -71,6 +71,53 @@ def test_an_interruption_while_the_package_is_imported_is_one_line(module: str) 
     assert done.returncode in (130, -signal.SIGINT)
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_waits_until_a_module_is_imported(name: str) -> None:
+    """An exception in the middle of a module that is written in C++ becomes an ImportError, or ends the process."""
+    number = signal.Signals[name]
+    program = f"MODEL, NUMBER = {str(MODEL)!r}, {int(number)}" + textwrap.dedent("""
+        import os, sys, time
+        class Signal:
+            def find_spec(self, name, path=None, target=None):
+                if name == "onnx_ir":
+                    try:
+                        os.kill(os.getpid(), NUMBER)
+                        time.sleep(0.1)
+                    except BaseException:
+                        raise ImportError("initialization failed")
+        sys.meta_path.insert(0, Signal())
+        sys.argv[1:] = ["inspect", MODEL]
+        from onnx_cfad.__main__ import main
+        main()
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (128 + number, "")
+    assert done.stderr == ("error: interrupted\n" if name == "SIGINT" else "")
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_whose_exception_is_ignored_comes_again(name: str) -> None:
+    number = signal.Signals[name]
+    program = f"NUMBER = {int(number)}" + textwrap.dedent("""
+        import os, time
+        from onnx_cfad.interruptions import leave_on_signals
+        leave_on_signals()
+        class Ignores:
+            def __del__(self):
+                os.kill(os.getpid(), NUMBER)
+                time.sleep(0.01)
+        Ignores()
+        time.sleep(60)
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), check=False, timeout=50
+    )
+    assert "ignored" not in done.stderr
+    assert done.returncode == (-number if name == "SIGINT" else 128 + number)
+
+
 @pytest.mark.parametrize(("command", "options"), [("inspect", []), ("plan", ["--json"])])
 def test_a_reader_that_is_gone_is_no_error(command: str, options: list[str]) -> None:
     reading, writing = os.pipe()

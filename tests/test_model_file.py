@@ -44,3 +44,11 @@ def test_missing_file_is_taken_for_the_one_beside_it(tmp_path: Path) -> None:
             check_model_file(tmp_path / name)
     with pytest.raises(ModelError, match=r"there is no such file\. Check the path\."):
         check_model_file(tmp_path / "no folder" / "encoder.onnx")
+
+
+@pytest.mark.parametrize("target", ["link.onnx", "nowhere.onnx"])
+def test_link_that_leads_to_no_file_is_called_so(target: str, tmp_path: Path) -> None:
+    link = tmp_path / "link.onnx"
+    link.symlink_to(target)
+    with pytest.raises(ModelError, match="is a link that leads to no file"):
+        check_model_file(link)

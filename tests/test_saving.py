@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from onnx_cfad import saving, weights
+from onnx_cfad.arrays import write_npz
 from onnx_cfad.errors import ModelError
 from onnx_cfad.model import fingerprint, load, normalise, save
 from tests.test_weights import EXPECTED, MODEL, locations, result, write_model
@@ -57,6 +58,18 @@ def test_input_file_is_never_overwritten(alias: str, tmp_path: pathlib.Path) -> 
     with pytest.raises(ModelError, match="the output is the input file"):
         save(load(source), tmp_path / alias, source=source)
     assert source.read_bytes() == before
+
+
+def test_output_that_is_a_link_to_itself_is_refused(tmp_path: pathlib.Path) -> None:
+    link = tmp_path / "link.onnx"
+    link.symlink_to("link.onnx")
+    with pytest.raises(ModelError, match="cannot be written: Too many levels of symbolic links"):
+        save(model(), link)
+    circle = tmp_path / "link.npz"
+    circle.symlink_to("link.npz")
+    with pytest.raises(ModelError, match="cannot be written: Too many levels of symbolic links"):
+        write_npz(circle, {})
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link.npz", "link.onnx"]
 
 
 def _fail(*_: Any, **__: Any) -> Any:

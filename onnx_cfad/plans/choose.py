@@ -21,14 +21,14 @@ from onnx_cfad.adjoint.checkpointed import Checkpointed, best_length, kept_in_se
 from onnx_cfad.adjoint.implicit import Implicit
 from onnx_cfad.adjoint.segments import LONGEST_SEQUENCE
 from onnx_cfad.adjoint.taped import Taped
-from onnx_cfad.adjoint.unrolled import Unrolled
+from onnx_cfad.adjoint.unrolled import NODE_BUDGET, Unrolled
 from onnx_cfad.graph.cost import UNKNOWN_SHAPE, LoopCost, Measured, Planned, loop_cost
 from onnx_cfad.graph.profile import Profile
 from onnx_cfad.graph.purity import is_pure
 from onnx_cfad.graph.regions import ControlFlowGraph, LoopSite, Site, is_branch, is_loop, loop_site
 from onnx_cfad.graph.trips import decides_by_index, trip_count
 from onnx_cfad.graph.types import Types
-from onnx_cfad.graph.walk import subgraphs_of
+from onnx_cfad.graph.walk import nodes_of, subgraphs_of
 from onnx_cfad.graph.work import work_of
 from onnx_cfad.options import MOST_LEVELS, Options
 from onnx_cfad.plans.asked import asked_adjoints, asked_branches
@@ -202,7 +202,8 @@ class _Loops:
             return implicit
         loop = loop_site(site.node)
         few = trip_count(loop)
-        short = few.static is not None and few.static <= _FEW and not few.conditional
+        nodes = _FEW ** self.nests[site.path] * len(nodes_of(loop.body))  # where loops inside are written out too
+        short = few.static is not None and few.static <= _FEW and not few.conditional and nodes <= NODE_BUDGET
         if options.plan == "auto" and short and decides_by_index(loop):
             return Decision(Unrolled(), None, f"{few.static} iterations whose choices the iteration number makes")
         if options.plan == "taped":

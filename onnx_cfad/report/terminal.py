@@ -20,7 +20,7 @@ def show(renderable: RenderableType) -> None:
         _Console(markup=False, highlight=False, emoji=False, soft_wrap=False).print(renderable)
         return
     text = io.StringIO()
-    Console(file=text, width=_PIPE_WIDTH, markup=False, highlight=False, emoji=False).print(renderable)
+    _Console(file=text, width=_PIPE_WIDTH, markup=False, highlight=False, emoji=False).print(renderable)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
 
 
@@ -30,7 +30,12 @@ def is_narrow() -> bool:
 
 
 class _Console(Console):
-    """A console that leaves it to the caller what happens when nobody reads any more."""
+    """A console that leaves it to the caller what happens when nobody reads any more, and draws what can be written."""
+
+    @property
+    def encoding(self) -> str:
+        """That of standard output, also for what is written to it later: trees have lines in UTF-8, else dashes."""
+        return (sys.stdout.encoding or "utf-8").lower()
 
     def on_broken_pipe(self) -> None:
         """Called where writing has raised BrokenPipeError, which goes on."""

@@ -23,6 +23,7 @@ from platformdirs import user_cache_path
 from onnx_cfad import weights
 from onnx_cfad.errors import TargetError, ValidationError
 from onnx_cfad.given import flag, name_of, number, path_of, whole
+from onnx_cfad.links import followed
 from onnx_cfad.model import Source, load
 from onnx_cfad.numeric.made_up_seeds import make_up_inputs
 from onnx_cfad.ports import Feeds, check_feeds, ports_of
@@ -225,7 +226,10 @@ def _checked_output(final: Path) -> Path:
         raise TargetError(str(final), "the output is a file", "Name a folder.")
     if final.is_dir() and any(final.iterdir()) and not (final / NAME).is_file():
         raise TargetError(str(final), "the output is a folder that holds something else", "Name another, or empty it.")
-    return final.resolve()
+    try:
+        return followed(final)
+    except OSError as error:
+        raise TargetError(str(final), f"cannot be written: {error.strerror}") from error
 
 
 def _replace(final: Path, new: Path) -> None:

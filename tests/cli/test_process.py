@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import onnx
+import pytest
 
 import onnx_cfad
 from tests.cli.bad_models import truncated
@@ -48,3 +52,18 @@ class TestProcess:
         command = f"{sys.executable} -m onnx_cfad inspect {loop.name} | head -n 1"
         done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert "report" not in done.stderr
+
+    @pytest.mark.parametrize(("encoding", "branch"), [("utf-8:strict", "└── "), ("ascii", "`-- "), ("cp1252", "`-- ")])
+    def test_any_encoding_of_the_terminal_will_do(self, encoding: str, branch: str, loop: Path) -> None:
+        proto = onnx.load(loop)
+        proto.graph.node[1].name, proto.graph.doc_string = "größe→", "größe→"
+        source = loop.with_name(os.fsdecode(b"\xff.onnx"))
+        onnx.save(proto, source)
+        inspected = process("inspect", source, cwd=loop.parent, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+        assert (inspected.returncode, inspected.stderr) == (0, "")
+        assert f"\n{branch}Loop" in inspected.stdout
+        written = process("transform", source, cwd=loop.parent, PYTHONIOENCODING=encoding)
+        assert (written.returncode, written.stderr) == (0, "")
+        assert "written: " in written.stdout
+        refused = process("transform", source, "--wrt", "é", cwd=loop.parent, PYTHONIOENCODING=encoding)
+        assert refused.stderr.startswith("error: wrt '")

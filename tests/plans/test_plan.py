@@ -146,9 +146,42 @@ def test_a_branch_cannot_be_taped() -> None:
         cfad.plan(branch, sites=[f"{path}=taped"])
 
 
-def test_unrolling_is_refused_above_the_node_budget_with_the_number() -> None:
-    with pytest.raises(cfad.PlanError, match=r"unrolled it would have [\d,]+ nodes, more than 20,000"):
-        cfad.vjp("models/heat.onnx", plan="unrolled")
+@pytest.mark.parametrize(
+    ("path", "options", "message"),
+    [
+        ("heat", {"plan": "unrolled"}, "unrolled it would have 50,000 nodes, more than 20,000"),
+        ("heat", {"sites": "main/Loop=unrolled(factor=7)"}, "factor 7 does not divide its 10000 trips"),
+        ("gnmt_v2", {"plan": "unrolled"}, "a loop with dynamic trips cannot be unrolled"),
+        ("gnmt_v2", {"sites": "main/decoder.Loop=implicit"}, "'c1.7' depends on the iteration number"),
+    ],
+)
+def test_a_plan_that_cannot_be_followed_is_refused_when_it_is_made(
+    path: str, options: dict[str, Any], message: str
+) -> None:
+    for function in (cfad.vjp, cfad.plan):
+        with pytest.raises(cfad.PlanError, match=message):
+            function(f"models/{path}.onnx", **options)
+
+
+THREE_CHOICES = """<ir_version: 10, opset_import: ["": 21]> choices (float[4] x) => (float[4] y) <int64 three = {3}> {
+    y = Loop (three, , x) <body = body (int64 i, bool going, float[4] h) => (bool again, float[4] next)
+        <int64 one = {1}> {
+        again = Identity (going)  first = Less (i, one)
+        next = If (first) <then_branch = t () => (float[4] a) { a = Sin (h) },
+                           else_branch = e () => (float[4] b) { c = Cos (h)  b = Mul (c, x) }>
+    }>
+}"""
+
+
+@pytest.mark.parametrize(("budget", "adjoint"), [(20_000, Unrolled()), (24, Unrolled()), (17, Taped())])
+def test_automatic_plan_writes_out_no_loop_that_would_be_refused(
+    budget: int, adjoint: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("onnx_cfad.plans.choose", "onnx_cfad.adjoint.unrolled"):
+        monkeypatch.setattr(f"{module}.NODE_BUDGET", budget)
+    few = onnx.parser.parse_model(THREE_CHOICES)
+    assert next(iter(cfad.plan(few).decisions.values())).adjoint == adjoint
+    cfad.vjp(few)
 
 
 UNEVEN = """<ir_version: 10, opset_import: ["": 21]> uneven (float[4] x, int64 trips) => (float[n] y) {
