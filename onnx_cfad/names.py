@@ -150,6 +150,11 @@ class Namer:
         used.add(name)
         return True
 
+    def part_of(self, owner: str, part: str) -> str:
+        """A new name for a part of ``owner``: ``owner.part``, with a number where that is taken."""
+        name = f"{owner}.{part}"
+        return name if self.reserve(name) else self.fresh(name)
+
     def fresh(self, hint: str) -> str:
         """A new name made from ``hint``: ``hint`` itself when it is free, else ``hint_1``, ``hint_2``, ..."""
         used, count = self._used, self._counts.get(hint, 0)

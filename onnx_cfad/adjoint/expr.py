@@ -129,14 +129,16 @@ class Builder:
         known = self._folded(op_type, values, attributes) if domain == "" else None
         if known is not None:
             return (known,)
-        name, fresh = self.namer.fresh(f"grad/{op_type}"), self.namer.fresh
+        name, part_of = self.namer.fresh(f"grad/{op_type}"), self.namer.part_of
         types = types or result_types(op_type, values, attributes, outputs)
         if outputs == 1:  # told at once, which is quicker than to set one after the other
             (type_,) = types
-            made = [ir.Value(name=fresh(f"grad/{op_type}.out"), type=type_, shape=result_shape(op_type, values))]
+            made = [ir.Value(name=part_of(name, "out"), type=type_, shape=result_shape(op_type, values))]
         else:
-            hints = [f"grad/{op_type}.{index}" for index in range(outputs)]
-            made = [ir.Value(name=fresh(hint), type=type_) for hint, type_ in zip(hints, types, strict=True)]
+            made = [
+                ir.Value(name=part_of(name, f"{index}"), type=type_)
+                for index, type_ in zip(range(outputs), types, strict=True)
+            ]
         node = ir.Node(
             domain,
             op_type,

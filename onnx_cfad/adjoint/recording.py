@@ -32,16 +32,28 @@ def live(nodes: Sequence[ir.Node], results: Sequence[ir.Value]) -> list[ir.Node]
 def attribute(name: str, value: Any) -> ir.Attr:
     """An attribute of the kind that ``value`` has."""
     if type(value) is int:  # the common kinds first: to find out the kind of anything takes long
-        return ir.AttrInt64(name, value)
+        return _number(name, value)
     if type(value) is str:
         return ir.AttrString(name, value)
     if isinstance(value, (list, tuple)) and value and all(type(x) is int for x in value):
-        return ir.AttrInt64s(name, value)
+        return _numbers(name, tuple(value))
     if isinstance(value, ir.Graph):
         return ir.AttrGraph(name, value)
     if isinstance(value, ir.TypeAndShape):
         return ir.AttrTypeProto(name, value)
     return ir.convenience.convert_attribute(name, value)
+
+
+@functools.lru_cache(
+    maxsize=1024
+)  # an attribute is replaced, never changed, and nodes share it, as in onnx_ir's clones
+def _number(name: str, value: int) -> ir.Attr:
+    return ir.AttrInt64(name, value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _numbers(name: str, values: tuple[int, ...]) -> ir.Attr:
+    return ir.AttrInt64s(name, values)
 
 
 def key_of(domain: str, op_type: str, values: list[ir.Value | None], attributes: dict[str, Any], outputs: int) -> Any:

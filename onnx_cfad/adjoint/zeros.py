@@ -30,19 +30,21 @@ def zero_cotangents(primals: Sequence[Expr], outer: Builder) -> list[Expr]:
     Those that differ in their first axis alone are the parts of one tensor of zeros in ``outer``, which branches share:
     one node in place of one for each. The inactive branch of an If with many weights returns little else.
     """
-    found = {k: zero_cotangent(primal) for k, primal in enumerate(primals) if _rows(primal) is None}
-    alike: dict[tuple[ir.DataType, tuple[int, ...]], list[int]] = {}
+    found: dict[int, Expr] = {}
+    alike: dict[tuple[ir.DataType, tuple[int, ...]], dict[int, int]] = {}  # which primals, each with its rows
     for k, primal in enumerate(primals):
-        if (rows := _rows(primal)) is not None:
-            alike.setdefault((primal.dtype, rows[1:]), []).append(k)
+        dims = _dims(primal)
+        if dims is None:
+            found[k] = zero_cotangent(primal)
+        else:
+            alike.setdefault((primal.dtype, dims[1:]), {})[k] = dims[0]
     for (dtype, row), members in alike.items():
-        lengths = [rows[0] for k in members if (rows := _rows(primals[k])) is not None]
-        whole = [sum(lengths), *row]
+        whole = [sum(members.values()), *row]
         if math.prod(whole) * dtype.itemsize > _SMALL_BYTES:
             found |= {k: zero_cotangent(primals[k]) for k in members}
             continue
         zeros = primals[0].builder.expr(full(outer.constant(whole), 0, dtype, outer).value)
-        for k, part in zip(members, _parts(zeros, lengths), strict=True):
+        for k, part in zip(members, _parts(zeros, list(members.values())), strict=True):
             part.value.shape = primals[k].value.shape
             found[k] = part
     return [found[k] for k in range(len(primals))]
@@ -57,10 +59,10 @@ def _parts(zeros: Expr, lengths: Sequence[int]) -> Sequence[Expr]:
     return op.Split(zeros, list(lengths), axis=0, outputs=len(lengths))
 
 
-def _rows(primal: Expr) -> tuple[int, ...] | None:
+def _dims(primal: Expr) -> tuple[int, ...] | None:
     """The dimensions of a tensor that is too large for a constant of the branch; None where they are not known."""
     shape = primal.value.shape
-    if not primal.is_tensor or shape is None or not shape.is_static():
+    if not primal.is_tensor or shape is None:
         return None
-    dims = tuple(int(d) for d in shape.numpy())
-    return dims if math.prod(dims) > SMALL else None
+    dims = tuple(d for d in shape.dims if isinstance(d, int))
+    return dims if len(dims) == shape.rank() and math.prod(dims) > SMALL else None
