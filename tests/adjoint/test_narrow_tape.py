@@ -41,7 +41,7 @@ def test_tape_is_narrow() -> None:
 
 
 def test_unknown_tapes_are_refused() -> None:
-    with pytest.raises(cfad.PlanError, match="expected float16 or bfloat16"):
+    with pytest.raises(cfad.PlanError, match="expected one of float16, bfloat16"):
         cfad.vjp(all_makers()["loop_static"]().model, tape="int8")
 
 
