@@ -123,11 +123,12 @@ class OperatorTypes:
             node.outputs[0].shape = ir.Shape([])
 
     def expand(self, node: ir.Node) -> None:
-        """Either the operand's dimension or the target's may be 1."""
+        """Either the operand's dimension or the target's may be 1, and either may have more of them."""
         source, target = node.inputs[0], node.inputs[1]
         elements = self.context.get_symbolic_value(target) if target is not None else None
         found = node.outputs[0].shape
         if source is None or source.shape is None or found is None:
+            node.outputs[0].shape = None
             return
         if elements is None or len(elements) > found.rank():
             node.outputs[0].shape = ir.Shape([d if isinstance(d, int) and d != 1 else self.fresh() for d in found.dims])

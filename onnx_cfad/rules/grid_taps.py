@@ -90,10 +90,14 @@ def _clamped(u: Expr, length: Expr | float) -> Expr:
 
 
 def _reflected(u: Expr, low: float, high: Expr | float) -> tuple[Expr, Expr]:
-    """``u`` mirrored at both borders until it is between them, and the sign of the derivative."""
+    """``u`` mirrored at both borders until it is between them, and the sign of the derivative.
+
+    Where the borders are one place, all taps are the one element, whatever their weights.
+    """
     span = high - low
     offset = u - low
-    turn = offset - 2 * span * op.Floor(offset / (2 * span))
+    period = max(2 * span, 1.0) if isinstance(span, float) else op.Max(2 * span, 1.0)
+    turn = offset - 2 * span * op.Floor(offset / period)
     ones = ones_like(u)
     return low + span - op.Abs(turn - span), where(turn > span, -ones, ones)
 

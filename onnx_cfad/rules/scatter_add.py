@@ -43,6 +43,8 @@ def scatter_add(total: Expr | None, x: Expr, indices: Expr, ct: Expr, axis: int,
         axis: The axis that the indices count along.
         distinct: No element is read twice.
     """
+    if ct.has_rank and 0 in ct.dims:  # ONNX Runtime 1.32 removes an Expand of the indices to no elements
+        return zeros_like(x) if total is None else total
     if total is None and distinct:
         return shaped(op.ScatterElements(zeros_like(x), indices, ct, axis=axis), x)
     dtype = _summed_in(ct if total is None else total)

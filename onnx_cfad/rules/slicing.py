@@ -20,7 +20,7 @@ from onnx_cfad.rules.registry import vjp
 from onnx_cfad.rules.scatter_add import ascending, shaped, unpicked
 
 _BEYOND = 2**31 - 1  # a bound that exporters write for "to the end"
-_TO_START = -(2**62)
+_FAR = 2**62
 _LONGEST_SPREAD = 64  # zeros that may be put behind an element of an axis of unknown length
 
 
@@ -46,7 +46,8 @@ def _unsliced(ct: Expr, x: Expr, starts: Expr, ends: Expr, axes: Expr | None, st
         return op.Slice(ct, starts, ends, axes, steps)
     if strides is None or (np.any(strides != 1) and not (x.has_rank and (axes is None or axes.const is not None))):
         return unpicked(ct, x, lambda numbers: op.Slice(numbers, starts, ends, axes, steps))
-    bounds = _Bounds(starts, _axes(starts, axes), strides)
+    named = _axes(starts, axes, None if steps is None else strides.size)
+    bounds = _Bounds(_within_reach(starts), named, strides)
     if np.any(strides < 0):
         ct = _flipped(ct, bounds)
     widths = _widths(ct, x, bounds)
@@ -57,7 +58,10 @@ def _unsliced(ct: Expr, x: Expr, starts: Expr, ends: Expr, axes: Expr | None, st
 
 def _shortened(steps: np.ndarray | None, x: Expr, axes: Expr | None) -> np.ndarray | None:
     """Constant steps, none longer than its axis, which take the same elements; None where that is not certain."""
-    if steps is None or np.all(np.abs(steps) == 1):
+    if steps is None:
+        return None
+    steps = steps.astype(np.int64)  # the bounds may be of int32, dimensions are not
+    if np.all(np.abs(steps) == 1):
         return steps
     named = np.arange(steps.size) if axes is None else axes.const
     dims = [None] * steps.size if named is None or not x.has_rank else [x.dims[int(axis)] for axis in named]
@@ -74,12 +78,21 @@ def _is_flip(starts: Expr, ends: Expr, strides: np.ndarray) -> bool:
     return bool(np.all((starts.const == -1) | (starts.const >= _BEYOND)) and np.all(ends.const <= -_BEYOND))
 
 
-def _axes(starts: Expr, axes: Expr | None) -> Expr:
-    """The axes as int64; the leading ones where the Slice names none."""
+def _within_reach(starts: Expr) -> Expr:
+    """Starts to which a dimension may be added: no constant is beyond half of what int64 holds."""
+    known = starts.const
+    if known is None or np.all(np.abs(known // 2) <= _FAR // 2):
+        return starts
+    return starts.builder.constant(np.clip(known, -_FAR, _FAR))
+
+
+def _axes(starts: Expr, axes: Expr | None, count: int | None) -> Expr:
+    """The axes as int64; the ``count`` leading ones where the Slice names none."""
     if axes is not None:
         known = axes.const
         return axes.cast(ir.DataType.INT64) if known is None else starts.builder.constant(known.astype(np.int64))
-    count = starts.dims[0] if starts.has_rank else None
+    if count is None:
+        count = starts.dims[0] if starts.has_rank else None
     if count is None:
         return ascending(starts.size)
     return starts.builder.constant(np.arange(count, dtype=np.int64))
@@ -91,7 +104,7 @@ def _flipped(ct: Expr, bounds: _Bounds) -> Expr:
     assert axes is not None
     backwards = [int(axis) for axis, step in zip(axes, bounds.steps, strict=True) if step < 0]
     n = len(backwards)
-    return shaped(op.Slice(ct, [-1] * n, [_TO_START] * n, backwards, [-1] * n), ct)
+    return shaped(op.Slice(ct, [-1] * n, [-_FAR] * n, backwards, [-1] * n), ct)
 
 
 def _spread(ct: Expr, x: Expr, bounds: _Bounds) -> Expr:

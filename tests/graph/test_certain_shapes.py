@@ -74,18 +74,54 @@ def test_squeeze(dims: list[int | str], axes: list[int] | str | None, expected: 
         ([7], [9], [1], [None, 4]),
         ([0], [9], [2], [None, 4]),
         ([0], [2**63 - 1], [1], [SYMBOL, 4]),
+        ([1], [2], [1], [None, 4]),
+        ([0], [-(2**63)], [1], [0, 4]),
+        ([0], [-(2**31)], [1], [0, 4]),
+        ([0], [9], "computed", [None, 4]),
+        ([1], [-1], "computed", [None, 4]),
     ],
 )
 def test_slice_of_a_symbolic_dimension(
-    starts: list[int], ends: list[int], steps: list[int], expected: list[object]
+    starts: list[int], ends: list[int], steps: list[int] | str, expected: list[object]
 ) -> None:
-    bounds = [constant("s", starts), constant("e", ends), constant("a", [0]), constant("t", steps)]
+    by = constant("t", steps) if isinstance(steps, list) else value("t", [1], ir.DataType.INT64)
+    bounds = [constant("s", starts), constant("e", ends), constant("a", [0]), by]
     assert dims_of(inferred(ir.Node("", "Slice", [value("x", [SYMBOL, 4]), *bounds]))) == expected
 
 
 def test_slice_of_a_known_dimension_is_kept() -> None:
     bounds = [constant("s", [1, 0]), constant("e", [9, 2])]
     assert dims_of(inferred(ir.Node("", "Slice", [value("x", [5, 4]), *bounds]))) == [4, 2]
+
+
+@pytest.mark.parametrize("length", range(5))
+def test_slices_of_a_known_dimension(length: int) -> None:
+    """As ONNX Runtime has it: NumPy's, but backwards from before the first element begins with that one."""
+    numbers = np.arange(length)
+    for start, end, step in itertools.product(range(-6, 7), range(-6, 7), (-3, -1, 1, 2)):
+        first = 0 if step < 0 and start + length < 0 else start
+        bounds = [constant(name, [n]) for name, n in zip("seat", (start, end, 0, step), strict=True)]
+        expected = [numbers[first:end:step].size]
+        assert dims_of(inferred(ir.Node("", "Slice", [value("x", [length]), *bounds]))) == expected, bounds
+
+
+def test_pads_of_computed_axes_are_of_any_axis() -> None:
+    node = ir.Node("", "Pad", [value("x", [3, 4]), constant("p", [1, 0, 2, 0]), None, value("a", [2])])
+    assert dims_of(inferred(node)) == [None, None]
+
+
+def test_compress_along_an_axis_needs_the_rank() -> None:
+    chosen = value("c", [2], ir.DataType.BOOL)
+    assert dims_of(inferred(ir.Node("", "Compress", [value("x", None), chosen], [ir.AttrInt64("axis", 0)]))) is None
+    assert dims_of(inferred(ir.Node("", "Compress", [value("x", None), chosen]))) == [None]
+
+
+def test_numbers_of_a_pooling_with_ceil_mode_are_as_uncertain_as_its_result() -> None:
+    attributes = [ir.AttrInt64s("kernel_shape", [2]), ir.AttrInt64s("strides", [3]), ir.AttrInt64("ceil_mode", 1)]
+    node = ir.Node("", "MaxPool", [value("x", [2, 3, SYMBOL])], attributes, num_outputs=2)
+    inferred(node)
+    lengths = [output.shape[2] for output in node.outputs if output.shape is not None]
+    assert [isinstance(n, ir.SymbolicDim) and str(n.value).startswith("fresh") for n in lengths] == [True, True]
 
 
 def test_unique_along_an_axis_keeps_the_others() -> None:

@@ -278,6 +278,15 @@ def test_target_of_known_length_gives_the_rank() -> None:
     assert len(dims(found["z"]) or []) == 3
 
 
+def test_expand_of_a_tensor_of_unknown_rank_has_an_unknown_rank() -> None:
+    _, found, _ = inferred("""(float[N] x, int64[r] shape) => (float[a] y) <int64[2] target = {3, 1}> {
+        any = Reshape (x, shape)
+        z = Expand (any, target)
+        y = Reshape (z, shape)
+    }""")
+    assert found["z"].shape is None
+
+
 def test_condition_of_shape_one_keeps_it() -> None:
     _, found, _ = inferred(f"""(float[3] x, bool[1] start) => (float[3] y) {COUNT} {{
         y = Loop (trips, start, x) <body = b (int64 i, bool[1] c, float[3] h) => (bool[1] d, float[3] g) {{

@@ -32,6 +32,15 @@ def test_grid_sample(rank: int, mode: str, padding_mode: str, align_corners: int
     assert_vjp(node, feeds, dims=dims)
 
 
+@pytest.mark.parametrize("dims", ["static", "symbolic"])
+@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_reflection_in_an_axis_of_one_element(mode: str, align_corners: int, dims: str) -> None:
+    """With align_corners both borders are its centre: every point reads the element."""
+    node, feeds = sampled(2, mode=mode, padding_mode="reflection", align_corners=align_corners)
+    assert_vjp(node, {**feeds, "x": feeds["x"][:, :, :1]}, dims=dims)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 def test_names_of_modes_before_opset_20(mode: str) -> None:
     node, feeds = sampled(2, mode=mode)

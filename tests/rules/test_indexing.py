@@ -40,6 +40,7 @@ GATHERS = [
     gathering("matrix-last-axis", (2, 4), [[0, 1, 1], [-1, 3, 0]], -1),
     gathering("vector-middle-axis", (2, 4, 3), [1, 1, -1], -2),
     gathering("none", (4, 3), np.zeros(0), 0),
+    gathering("rows-of-none", (2, 0, 1), [1, -1, 0], 0),
     gathering("elements", (3, 4), [[0, -1, 1, 0], [0, 2, 1, 0]], 0, "GatherElements"),
     gathering("elements-fewer", (3, 4), [[0, -1, 1], [3, 3, 3]], 1, "GatherElements"),
     gathering("elements-negative-axis", (2, 3, 2), [[[0], [0]], [[1], [-1]]], -1, "GatherElements"),

@@ -12,7 +12,6 @@ from tests.rules.forms import FORMS, Case, case, check, check_second, each_form
 
 RNG = np.random.default_rng(6)
 BEYOND, BEFORE = 2**63 - 1, -(2**63)
-KNOWN = ("static", "computed", "unranked")  # shape inference takes a symbolic axis to be long enough
 
 
 def slicing(
@@ -39,7 +38,7 @@ CASES = [
     slicing("negative-bounds", (5, 4), [-3], [-1], [0]),
     slicing("clamped", (5, 4), [-9, 1], [9, BEYOND], [0, 1]),
     slicing("empty", (5, 4), [3], [1], [0]),
-    slicing("empty-at-end", (5, 4), [7], [9], [0], forms=KNOWN),
+    slicing("empty-at-end", (5, 4), [7], [9], [0]),
     slicing("last", (5, 4), [-1], [BEYOND], [1]),
     slicing("int32", (5, 4), [-3, 1], [-1, 3], [-1, 0], dtype=np.int32),
     slicing("step", (7, 4), [1], [6], [0], [2]),
@@ -58,9 +57,14 @@ CASES = [
     slicing("backwards-step", (7, 4), [-2], [-9], [0], [-2]),
     slicing("backwards-clamped", (7, 4), [99], [0], [0], [-3]),
     slicing("backwards-empty", (4, 3), [1], [3], [0], [-1]),
-    slicing("mixed-steps", (5, 6, 2), [0, -1, 1], [9, -7, 2], [0, 1, 2], [2, -1, 1], forms=KNOWN),
+    slicing("backwards-int32", (5, 4), [3, 2], [0, -9], [0, 1], [-1, -1], dtype=np.int32),
+    slicing("backwards-from-before-the-first", (5, 4), [-9, 1], [BEFORE, 3], [0, 1], [-1, 1]),
+    slicing("backwards-from-beyond-int32", (5, 4), [BEYOND, 1], [-4, 3], [0, 1], [-2, 1]),
+    slicing("second-of-one", (5, 1), [1], [2], [1]),
+    slicing("before-the-first", (5, 4), [0], [BEFORE], [0]),
+    slicing("mixed-steps", (5, 6, 2), [0, -1, 1], [9, -7, 2], [0, 1, 2], [2, -1, 1]),
     slicing("scalar-steps-all-axes", (5, 6), [4, 0], [0, 6], None, None),
-    slicing("empty-input", (0, 3), [0], [2], [0], forms=KNOWN),
+    slicing("empty-input", (0, 3), [0], [2], [0]),
 ]
 
 
@@ -78,6 +82,17 @@ def test_random_slices_in_every_form(seed: int) -> None:
     axes = [[0, 1], [-2, 1], [0, -1], [-2, -1]][seed % 4]
     for form in ("static", "symbolic", "computed", "unranked"):
         check(slicing("random", shape, starts, ends, axes, steps), form, flat=True)
+
+
+@pytest.mark.parametrize("computed", ["starts", "ends", "axes", "steps"])
+def test_one_operand_is_computed(computed: str) -> None:
+    """The others are constants; there are as many axes as any of them says."""
+    bounds = {"starts": [3, -1], "ends": [0, -9], "axes": [0, 1], "steps": [-1, -2]}
+    arrays = {name: np.asarray(numbers, np.int32) for name, numbers in bounds.items()}
+    feeds = {"x": np.asarray(RNG.standard_normal((5, 4))), computed: arrays.pop(computed)}
+    for axes in ("axes",) if computed == "axes" else ("axes", ""):
+        node = helper.make_node("Slice", ["x", "starts", "ends", axes, "steps"], ["y"])
+        assert_vjp(node, feeds, constants={k: v for k, v in arrays.items() if k in node.input}, dims="symbolic")
 
 
 def test_static_slice_is_one_pad() -> None:
