@@ -22,7 +22,23 @@ _BROADCASTING = frozenset(
     + ("Where", "Max", "Min", "Sum", "Mean", "Mod", "PRelu", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
 )
 _SHAPE_OPERAND = {"Expand": 1, "ConstantOfShape": 0, "Reshape": 1}
+_ELEMENTWISE = {"Concat", *_SHAPE_OPERAND}
+_LONG = 4096
+"""Elements up to which a vector may be a shape, which is followed one by one: a hostile one has any number."""
 _KEPT = "onnx_cfad.kept_shape"
+
+
+def _is_long(node: ir.Node) -> bool:
+    """Whether the vectors that say a shape, or are joined, have too many elements to be followed one by one."""
+    if node.op_type == "Concat":
+        read = node.inputs
+    else:
+        place = _SHAPE_OPERAND[node.op_type]
+        read = node.inputs[place : place + 1]
+    shapes = [value.shape for value in read if value is not None and value.shape is not None]
+    lengths = [shape[0] for shape in shapes if shape.rank() == 1]
+    long = sum(length for length in lengths if isinstance(length, int)) > _LONG
+    return long and len(lengths) == len(read)
 
 
 def keep_shape(value: ir.Value, shape: ir.Shape | None) -> None:
@@ -101,7 +117,9 @@ class OperatorTypes:
         domain = "" if node.domain == "ai.onnx" else node.domain
         infer = osi.registry.get(domain, node.op_type, version=self.context.get_opset_version(domain))
         try:
-            if infer is not None:
+            if node.op_type in _ELEMENTWISE and _is_long(node):
+                self.long(node)
+            elif infer is not None:
                 infer(self.context, node)
             else:
                 self.by_schema(node)
@@ -109,6 +127,17 @@ class OperatorTypes:
             self.by_schema(node)
         if domain == "":
             take_types_of_inputs(node, self.context.get_opset_version(domain))
+
+    def long(self, node: ir.Node) -> None:
+        """The length of long vectors that are joined; nothing of what a long vector says as a shape."""
+        if node.op_type != "Concat":
+            return
+        total: int | ir.SymbolicDim = 0
+        for value in node.inputs:
+            assert value is not None
+            assert value.shape is not None
+            total = total + value.shape[0]
+        node.outputs[0].shape = ir.Shape([total])
 
     def correct(self, node: ir.Node) -> None:
         """Takes back what is not certain, and adds what the library leaves out."""
@@ -159,7 +188,7 @@ class OperatorTypes:
         operand = node.inputs[_SHAPE_OPERAND[node.op_type]]
         if operand is None or operand.shape is None or operand.shape.rank() != 1:
             return
-        rank = operand.shape[0]
+        rank = operand.shape[0] if not _is_long(node) else None
         if not isinstance(rank, int):
             return
         elements = self.context.get_symbolic_value(operand)

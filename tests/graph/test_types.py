@@ -378,3 +378,19 @@ def test_size_of_a_growing_carry_is_not_that_of_its_first_iteration() -> None:
     types = infer_types(model)
     assert not {"again", "size"} & {value.name for value in types.constants}
     assert values(model)["size"].const_value is None
+
+
+def test_long_vectors_are_not_followed_element_by_element() -> None:
+    """A few hostile nodes may ask for any number of elements."""
+    doubled = " ".join(f"v{k + 1} = Concat <axis = 0> (v{k}, v{k})" for k in range(60))
+    _, found, _ = inferred(f"(float[2] v0, float[N] n) => (float[K] y) {{ {doubled} y = Concat <axis = 0> (v60, n) }}")
+    assert dims(found["v60"]) == [2**61]
+    assert len(dims(found["y"]) or []) == 1
+    for operator in ("Reshape", "Expand"):
+        _, found, _ = inferred(f"(float[N] x, int64[1000000000000] s) => (float[K] y) {{ y = {operator} (x, s) }}")
+        assert len(dims(found["y"]) or []) == 1  # as declared
+
+
+def test_shape_of_a_long_vector_that_is_reshaped_is_known() -> None:
+    _, found, _ = inferred("(float[100000] x) => (float[K,L] y) <int64[2] s = {100, -1}> { y = Reshape (x, s) }")
+    assert dims(found["y"]) == [100, 1000]
