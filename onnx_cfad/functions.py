@@ -11,6 +11,7 @@ from onnx_cfad.errors import ModelError
 from onnx_cfad.graph.walk import nodes_of
 from onnx_cfad.scopes import MAX_DEPTH, subgraphs_of
 
+_REMEDY = "Write what repeats as a Loop."
 MAX_NODES = 1_000_000
 """Nodes of a model after inlining. A small file can ask for more: functions that call each other twice double."""
 
@@ -64,9 +65,13 @@ def _check_size(model: ir.Model, order: list[ir.OperatorIdentifier]) -> None:
         sizes[identifier] = _inlined_size(model.functions[identifier].graph, sizes)
     count, depth = _inlined_size(model.graph, sizes)
     if count > MAX_NODES:
-        raise ModelError("model-local functions", f"the model would have {count:,} nodes inlined, over {MAX_NODES:,}")
+        raise ModelError(
+            "model-local functions", f"the model would have {count:,} nodes inlined, over {MAX_NODES:,}", _REMEDY
+        )
     if depth > MAX_DEPTH:
-        raise ModelError("model-local functions", f"subgraphs would be nested {depth} deep inlined, over {MAX_DEPTH}")
+        raise ModelError(
+            "model-local functions", f"subgraphs would be nested {depth} deep inlined, over {MAX_DEPTH}", _REMEDY
+        )
 
 
 def _inlined_size(graph: ir.Graph, sizes: dict[ir.OperatorIdentifier, tuple[int, int]]) -> tuple[int, int]:

@@ -45,6 +45,7 @@ Source: TypeAlias = Union[str, "os.PathLike[str]", onnx.ModelProto, ir.Model, Pr
 _DATA_FIELDS = ("float_data", "double_data", "int64_data", "int32_data", "uint64_data")
 _DATA_TYPES = frozenset(int(dtype) for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED)
 _MAX_NODES = 1_000_000
+_REMEDY = "Export or download the model again."
 _OLDEST_IR_WITH_DEFAULTS = 4
 """Before this IR version an initializer had to be a graph input too, without being one for the caller."""
 
@@ -144,7 +145,7 @@ def _check_proto_depth(proto: onnx.ModelProto) -> None:
     while pending:
         node, depth = pending.pop()
         if depth > MAX_DEPTH:
-            raise ModelError("model", f"its subgraphs are nested more than {MAX_DEPTH} deep")
+            raise ModelError("model", f"its subgraphs are nested more than {MAX_DEPTH} deep", "Nest fewer.")
         for attribute in node.attribute:
             graphs = (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs
             pending.extend((inner, depth + 1) for graph in graphs for inner in graph.node)
@@ -165,7 +166,7 @@ def _check(model: ir.Model) -> None:
     """Refuses what no later stage could work on, or what would make it work without end; the depth is checked."""
     for where, graph, in_function in _owners(model):
         if len(nodes_of(graph)) > _MAX_NODES:
-            raise ModelError(where, f"has more than {_MAX_NODES:,} nodes")
+            raise ModelError(where, f"has more than {_MAX_NODES:,} nodes", "Write what repeats as a Loop.")
         check_definitions(graph, where, in_function=in_function)
     check_signatures(model)
     for value in model.graph.inputs:
@@ -190,19 +191,19 @@ def _check_content(tensor: ir.TensorProtocol) -> None:
         return
     proto = tensor.raw
     if proto.data_type not in _DATA_TYPES:
-        raise ModelError(f"tensor {tensor.name!r}", f"its element type {proto.data_type} does not exist")
+        raise ModelError(f"tensor {tensor.name!r}", f"its element type {proto.data_type} does not exist", _REMEDY)
     if proto.HasField("raw_data"):
         found, wanted, unit = len(proto.raw_data), tensor.nbytes, "bytes"
     else:
         field = onnx.helper.tensor_dtype_to_field(proto.data_type)  # the one that readers of this type look into
         found, wanted, unit = len(getattr(proto, field)), tensor.size, "elements"
         if any(len(getattr(proto, other)) for other in _DATA_FIELDS if other != field):
-            raise ModelError(f"tensor {tensor.name!r}", f"it holds data in another field than {field}")
+            raise ModelError(f"tensor {tensor.name!r}", f"it holds data in another field than {field}", _REMEDY)
         per_element = {ir.DataType.COMPLEX64: 2, ir.DataType.COMPLEX128: 2}.get(tensor.dtype, 1)
         wanted = wanted * per_element if tensor.dtype.bitwidth >= 8 else found
     if any(dimension < 0 for dimension in proto.dims) or found != wanted:
         raise ModelError(
-            f"tensor {tensor.name!r}", f"it holds {found} {unit}, its shape {list(proto.dims)} needs {wanted}"
+            f"tensor {tensor.name!r}", f"it holds {found} {unit}, its shape {list(proto.dims)} needs {wanted}", _REMEDY
         )
 
 

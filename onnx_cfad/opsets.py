@@ -156,10 +156,14 @@ def stamp_versions(model: ir.Model) -> None:
         for node in nodes_of(graph):
             if node.domain in ("", "ai.onnx"):
                 if version is None:
-                    raise ModelError(where, f"has ONNX operators ({node.op_type}) but imports no ONNX opset")
+                    raise ModelError(
+                        where, f"has ONNX operators ({node.op_type}) but imports no ONNX opset", "Export it again."
+                    )
                 node.domain, node.version = "", version
             elif node.domain not in owner.opset_imports:
-                raise ModelError(where, f"{node.op_type} is of domain '{node.domain}', which is not imported")
+                raise ModelError(
+                    where, f"{node.op_type} is of domain '{node.domain}', which is not imported", "Import it."
+                )
         if version is not None and not OLDEST <= version <= newest:
             raise ModelError(
                 where,

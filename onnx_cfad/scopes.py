@@ -77,12 +77,12 @@ def check_depth(graph: ir.Graph, where: str) -> None:
     while pending:
         inner, depth, path = pending.pop()
         if depth > MAX_DEPTH:
-            raise ModelError(where, f"subgraphs are nested more than {MAX_DEPTH} deep")
+            raise ModelError(where, f"subgraphs are nested more than {MAX_DEPTH} deep", "Nest fewer.")
         for node in inner:
             holds_graphs = False
             for name, attribute in node.attributes.data.items():
                 if attribute.value is None and (not attribute.is_ref() or attribute.type in _GRAPHS):
-                    raise ModelError(_below(path, node), f"attribute '{name}' has no value", "Export the model again.")
+                    raise ModelError(_below(path, node), f"attribute '{name}' has no value", _REMEDY)
                 holds_graphs = holds_graphs or attribute.type in _GRAPHS
             if holds_graphs:
                 place = _below(path, node)
@@ -142,7 +142,7 @@ def _definitions(graph: ir.Graph, path: str) -> frozenset[ir.Value]:
     values = _values_of(graph)
     for text in (*(v.name for v in values), *(t for node in graph for t in (node.name, node.op_type, node.domain))):
         if text is not None and not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ModelError(path, f"the name {text[:40]!r} is not valid UTF-8")
+            raise ModelError(path, f"the name {text[:40]!r} is not valid UTF-8", "Rename it.")
     for value in values:
         if value.name in names:
             raise ModelError(path, f"{value.name!r} is defined twice in one scope", "Give each value its own name.")
@@ -150,7 +150,7 @@ def _definitions(graph: ir.Graph, path: str) -> frozenset[ir.Value]:
         names.discard("")
     for value in graph.initializers.values():
         if value.const_value is None:
-            raise ModelError(path, f"initializer {value.name!r} has no value")
+            raise ModelError(path, f"initializer {value.name!r} has no value", _REMEDY)
     return frozenset(values)
 
 
@@ -162,7 +162,7 @@ def _check_node(scope: _Scope, node: ir.Node) -> None:
     for name, attribute in node.attributes.data.items():
         if attribute.ref_attr_name is not None and not scope.in_function:
             what = f"attribute '{name}' refers to attribute '{attribute.ref_attr_name}' of a function, outside of one"
-            raise ModelError(_place(scope, node), what)
+            raise ModelError(_place(scope, node), what, _REMEDY)
 
 
 def _place(scope: _Scope, node: ir.Node) -> str:
@@ -178,7 +178,7 @@ def _check_output(scope: _Scope, output: ir.Value) -> None:
             f"output {output.name!r} is a name of an outer scope, and nothing in this subgraph produces it",
             "A subgraph must make its outputs: pass the value through an Identity node.",
         )
-    raise ModelError(scope.path, f"output {output.name!r} is produced by nothing", "Export the model again.")
+    raise ModelError(scope.path, f"output {output.name!r} is produced by nothing", _REMEDY)
 
 
 def _read_by(node: ir.Node) -> Iterator[ir.Value]:
@@ -256,9 +256,11 @@ def check_sites(graph: ir.Graph, where: str) -> None:
         bodies = dict(subgraphs_of(node))
         for name in _BODIES[node.op_type]:
             if name not in bodies:
-                raise ModelError(place, f"it has no {name}")
+                raise ModelError(place, f"it has no {name}", _REMEDY)
             _check_body(node, bodies[name], f"{place}/{name}")
 
+
+_REMEDY = "Export the model again."
 
 _BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 
@@ -267,6 +269,8 @@ def _check_body(node: ir.Node, body: ir.Graph, place: str) -> None:
     extra = {"If": 0, "Loop": 1, "Scan": 0}[node.op_type]
     wanted_inputs = {"If": 0, "Loop": max(2, len(node.inputs)), "Scan": len(node.inputs)}[node.op_type]
     if len(body.inputs) != wanted_inputs:
-        raise ModelError(place, f"it has {len(body.inputs)} inputs, the node needs {wanted_inputs}")
+        raise ModelError(place, f"it has {len(body.inputs)} inputs, the node needs {wanted_inputs}", _REMEDY)
     if len(body.outputs) != len(node.outputs) + extra:
-        raise ModelError(place, f"it has {len(body.outputs)} outputs, the node needs {len(node.outputs) + extra}")
+        raise ModelError(
+            place, f"it has {len(body.outputs)} outputs, the node needs {len(node.outputs) + extra}", _REMEDY
+        )

@@ -124,16 +124,16 @@ def _value_to_differentiate_by(
     graph = model.graph
     value = named.get(name) or graph.initializers.get(name) or _constant_inside(model, name, regions)
     if value is None:
-        known = [*(v.name or "" for v in graph.inputs), *graph.initializers]
+        known = [*(v.name or "" for v in graph.inputs), *graph.initializers, *_weights_inside(regions)]
         made = next((label(node) for node in nodes_of(graph) if name in [o.name for o in node.outputs]), None)
         found = "the model has no such input, initializer or constant" if made is None else f"it is computed, by {made}"
-        near = None if made is not None else nearest(name, known)
-        if near is not None:
+        near = nearest(name, known)
+        if near is not None and (made is None or near.endswith(f":{name}")):
             raise ModelError(f"wrt '{name}'", found, f"Did you mean '{near}'?")
         raise ModelError(
             f"wrt '{name}'",
             f"{found}; inputs and initializers are {listed(known, 20)}",
-            "Check the name; constants inside branches are called scope/path:name.",
+            "Check the name; what is inside a loop or branch is called scope/path:name.",
         )
     if not isinstance(value.type, ir.TensorType) or not carries_derivative(value):
         found = f"expected a floating-point tensor, found {_type_of(value)}"
@@ -159,6 +159,11 @@ def _constants_of(region: Region) -> dict[str, ir.Value]:
     made = [node.outputs[0] for node in region.graph if node.op_type == "Constant"]
     values = (*region.graph.initializers.values(), *made)
     return {_author_name(value): value for value in values}
+
+
+def _weights_inside(regions: Mapping[str, Region]) -> list[str]:
+    """What the weights of subgraphs are called from outside."""
+    return [f"{path}:{_author_name(v)}" for path, region in regions.items() for v in weights_of(region.graph)]
 
 
 def _author_name(value: ir.Value) -> str:

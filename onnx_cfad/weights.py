@@ -118,12 +118,14 @@ def _look_up(folder: Path, homes: Sequence[Path], tensor: ir.ExternalTensor) -> 
 
 def _check_extent(tensor: ir.ExternalTensor, size: int) -> None:
     if tensor.dtype == ir.DataType.UNDEFINED:
-        raise ModelError(f"tensor {tensor.name!r}", "it has no element type")
+        raise ModelError(f"tensor {tensor.name!r}", "it has no element type", "Export the model again.")
     offset = tensor.offset or 0
     length = tensor.nbytes if tensor.length is None else tensor.length
     if any(not isinstance(d, int) or d < 0 for d in tensor.shape) or length != tensor.nbytes:
         raise ModelError(
-            f"tensor {tensor.name!r}", f"it has {length} bytes of external data, its shape needs {tensor.nbytes}"
+            f"tensor {tensor.name!r}",
+            f"it has {length} bytes of external data, its shape needs {tensor.nbytes}",
+            "Export the model again.",
         )
     if offset < 0 or offset + length > size:
         raise ModelError(

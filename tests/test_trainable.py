@@ -107,3 +107,15 @@ def test_model_without_weights_is_refused() -> None:
     text = "m (float[2] x) => (float[2] y) { c = Constant <value_float = 2.0> () y = Mul (x, c) }"
     with pytest.raises(ModelError, match="no floating-point initializer"):
         cfad.vjp(model(text), wrt=cfad.INITIALIZERS)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("w", r"it is computed, by Constant. Did you mean 'main/if_0/then:w'\?"),
+        ("nothing", r"inputs and initializers are 'x', 'deep', 'bias', .*/then:w'"),
+    ],
+)
+def test_weights_inside_branches_are_told_where_a_name_is_not_there(name: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        cfad.vjp(onnx.parser.parse_model(MODEL), wrt=[name])
