@@ -121,7 +121,10 @@ def _check_extent(tensor: ir.ExternalTensor, size: int) -> None:
         raise ModelError(f"tensor {tensor.name!r}", "it has no element type", "Export the model again.")
     offset = tensor.offset or 0
     length = tensor.nbytes if tensor.length is None else tensor.length
-    if any(not isinstance(d, int) or d < 0 for d in tensor.shape) or length != tensor.nbytes:
+    if any(not isinstance(d, int) or d < 0 for d in tensor.shape):
+        what = f"its shape {list(tensor.shape)} is none that a tensor can have"
+        raise ModelError(f"tensor {tensor.name!r}", what, "Export the model again.")
+    if length != tensor.nbytes:
         raise ModelError(
             f"tensor {tensor.name!r}",
             f"it has {length} bytes of external data, its shape needs {tensor.nbytes}",
