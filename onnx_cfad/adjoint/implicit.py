@@ -27,7 +27,7 @@ from onnx_cfad.adjoint.checkpointed import Checkpointed
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder, Expr, op, where, zeros_like
 from onnx_cfad.adjoint.implicit_forward import add_stand_in
-from onnx_cfad.adjoint.implicit_guard import converged, holds, polished, relative_move
+from onnx_cfad.adjoint.implicit_guard import converged, has_to_rest, holds, polished, relative_move
 from onnx_cfad.adjoint.linear import LinearMap, emptied, needed_for, split_linear
 from onnx_cfad.adjoint.sweep import Diagnostics, Sweep
 from onnx_cfad.adjoint.taped import Taped
@@ -195,7 +195,8 @@ class _Reverse:
         """Whether to trust that the loop converged (bool scalar)."""
         if self.adjoint.fallback == "none":
             return self.outer.constant(True)
-        return converged(self.outer, self.stand_in, self.residual() if self.point.condition is None else None)
+        rests = has_to_rest(self.point, self.adjoint.fallback)
+        return converged(self.outer, self.stand_in, self.residual() if rests else None)
 
     def residual(self) -> Expr:
         """How far one more iteration would move the results, relative to them (scalar)."""

@@ -8,7 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, op
+from onnx_cfad.graph.fixed_point import FixedPoint
 from onnx_cfad.graph.stand_in import StandIn
+from onnx_cfad.graph.stopping import is_tight
 from onnx_cfad.solvers.iteration import iterate
 from onnx_cfad.solvers.system import Solution, squared
 
@@ -25,8 +27,18 @@ def relative_move(builder: Builder, ends: Sequence[ir.Value], exits: Sequence[ir
     return op.Sqrt(squared(moves)) / op.Max(whole, float(np.finfo(dtype.numpy()).tiny))
 
 
+def has_to_rest(point: FixedPoint, fallback: str) -> bool:
+    """Whether the run also looks at how far one more iteration moves: where no tolerance says that the loop converged.
+
+    A tight one may be met by carries that are small themselves while they, or others that follow from them, still move
+    by a part of their size, as where u goes to 0 and v = b / u is carried too. The iterations that ran are a gradient
+    in any case, so that this is asked where they are the fallback.
+    """
+    return point.condition is None or (fallback == "checkpointed" and is_tight(point.condition))
+
+
 def converged(builder: Builder, stand_in: StandIn, residual: Expr | None) -> Expr:
-    """Whether the loop met its tolerance (bool scalar); where it has none, whether it ran and ``residual`` is small."""
+    """Whether the loop met its tolerance, or ran where it has none, and ``residual`` is small (bool scalar)."""
     predicate = builder.expr(stand_in.predicate)
     if residual is None:
         return predicate

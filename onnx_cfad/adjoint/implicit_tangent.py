@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnx_cfad.adjoint.expr import Builder, Expr, where
-from onnx_cfad.adjoint.implicit_guard import converged, holds, polished, relative_move
+from onnx_cfad.adjoint.implicit_guard import converged, has_to_rest, holds, polished, relative_move
 from onnx_cfad.adjoint.linear import LinearMap, emptied, split_linear
 from onnx_cfad.adjoint.replay import Copies, copy_graph
 from onnx_cfad.adjoint.zeros import zero_cotangent
@@ -124,7 +124,8 @@ class _Push:
         """Whether to trust that the loop converged (bool scalar)."""
         if self.adjoint.fallback == "none":
             return self.outer.constant(True)
-        residual = relative_move(self.outer, self.finals, self.exits) if self.point.condition is None else None
+        rests = has_to_rest(self.point, self.adjoint.fallback)
+        residual = relative_move(self.outer, self.finals, self.exits) if rests else None
         return converged(self.outer, self.stand_in, residual)
 
     def carried(self) -> ir.Graph:

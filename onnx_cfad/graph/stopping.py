@@ -15,6 +15,8 @@ from onnx_cfad.graph.trips import constant_of
 
 _THROUGH = frozenset(("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten"))
 
+_TIGHT = {ir.DataType.FLOAT: 1e-5, ir.DataType.DOUBLE: 1e-9}  # tolerances of loops that are implicit unasked
+
 
 @dataclasses.dataclass(frozen=True)
 class Test:
@@ -174,6 +176,19 @@ def tests_in(condition: Condition) -> list[Test]:
     if isinstance(condition, Joint):
         return [test for part in condition.parts for test in tests_in(part)]
     return [condition] if isinstance(condition, Test) else []
+
+
+def is_tight(condition: Condition | None) -> bool:
+    """Whether all tolerances are constants that leave no more error than a gradient has anyway; there has to be one."""
+    tests = tests_in(condition) if condition is not None else []
+    return bool(tests) and all(_leaves_rounding(test.threshold) for test in tests)
+
+
+def _leaves_rounding(threshold: ir.Value) -> bool:
+    constant = constant_of(threshold)
+    if constant is None or threshold.dtype is None:
+        return False
+    return bool((constant <= _TIGHT.get(threshold.dtype, 0.0)).all())
 
 
 def only_tests(condition: Condition) -> Condition | None:

@@ -9,13 +9,10 @@ from onnx_cfad.graph.activity import carries_derivative
 from onnx_cfad.graph.cost import UNKNOWN_SHAPE, bytes_of
 from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.regions import Site, loop_site
-from onnx_cfad.graph.stopping import tests_in
-from onnx_cfad.graph.trips import constant_of
+from onnx_cfad.graph.stopping import is_tight
 from onnx_cfad.options import Options
 from onnx_cfad.plans.plan import Decision
 from onnx_cfad.solvers.choice import described, elements_of, patience
-
-_TIGHT = {ir.DataType.FLOAT: 1e-5, ir.DataType.DOUBLE: 1e-9}  # tolerances of loops that are implicit unasked
 
 
 def implicit_choice(site: Site, options: Options) -> Decision | None:
@@ -23,9 +20,7 @@ def implicit_choice(site: Site, options: Options) -> Decision | None:
     if options.plan not in ("auto", "implicit") or (options.plan == "auto" and options.clip_carries):
         return None
     point = find_fixed_point(loop_site(site.node))
-    tests = tests_in(point.condition) if point.condition is not None else []
-    tight = bool(tests) and all(_is_tight(test.threshold) for test in tests)
-    if not point.found or (options.plan == "auto" and not tight):
+    if not point.found or (options.plan == "auto" and not is_tight(point.condition)):
         return None
     adjoint = Implicit(fallback=options.implicit_fallback or "checkpointed")
     return Decision(
@@ -47,11 +42,3 @@ def _solver(site: Site) -> str:
 def bytes_of_results(site: Site, unknown: int = UNKNOWN_SHAPE) -> int:
     """Bytes of a loop's results, which are all that an implicit gradient keeps of it."""
     return sum(bytes_of(c.final, unknown) for c in loop_site(site.node).carries if carries_derivative(c.final))
-
-
-def _is_tight(threshold: ir.Value) -> bool:
-    """Whether a tolerance is a constant that leaves no more error than a gradient has anyway."""
-    constant = constant_of(threshold)
-    if constant is None or threshold.dtype is None:
-        return False
-    return bool((constant <= _TIGHT.get(threshold.dtype, 0.0)).all())

@@ -88,6 +88,47 @@ def test_two_iterations_give_the_derivative_of_two_iterations() -> None:
     assert np.isnan(gradients(COS, "implicit(fallback=nan)", a=1.0, y0=1.0, cap=2)["a_grad"])
 
 
+VANISHING = """vanishing (double a, double b, double y0, double v0, int64 cap) => (double y, int64 trips) {
+    true = Constant <value = bool {1}> ()
+    tol = Constant <value = double {1e-9}> ()
+    zero = Constant <value = int64 {0}> ()
+    [loop] trips, u, v = Loop (cap, true, zero, y0, v0) <
+        body = step (int64 i, bool on, int64 k, double s, double w) => (bool go, int64 next, double f, double q) {
+        one = Constant <value = int64 {1}> ()
+        next = Add (k, one)
+        f = Mul (s, a)
+        q = Div (b, f)
+        d = Sub (f, s)
+        r = Abs (d)
+        go = Greater (r, tol)
+    }>
+    m = Abs (LAST)
+    y = Log (m)
+}"""
+
+
+@pytest.mark.parametrize("last", ["u", "v"])
+@pytest.mark.parametrize("a", [0.5, -0.5, 0.9])
+@pytest.mark.parametrize("kind", ["double", "float"])
+def test_a_tolerance_met_by_what_vanishes_is_no_fixed_point(kind: str, a: float, last: str) -> None:
+    """Unasked, for u = a^k y0 and v = b / u: log u has the derivative k / a, and the fixed point u = 0 has none."""
+    text = VANISHING.replace("LAST", last).replace("double", kind)
+    text = text if kind == "double" else text.replace("{1e-9}", "{1e-5}")
+    dtype = np.float64 if kind == "double" else np.float32
+    feeds = {name: np.asarray(x, dtype) for name, x in (("a", a), ("b", 3), ("y0", 0.7), ("v0", 1))}
+    feeds["cap"] = np.asarray(400)
+    assert type(cfad.plan(model(text))["main/loop"]).__name__ == "Implicit"
+    backward, forward = cfad.vjp(model(text)).proto(), cfad.jvp(model(text), wrt=["a"]).proto()
+    found = run_ort(backward, {**feeds, "y_grad": np.asarray(1, dtype)})
+    sign, trips = (1 if last == "u" else -1), float(found["trips"])
+    assert 10 < trips < 400
+    expected = {"a": sign * trips / a, "b": 0 if last == "u" else 1 / 3, "y0": sign / 0.7, "v0": 0}
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[f"{name}_grad"], value, rtol=1e-4 if kind == "float" else 1e-12)
+    tangent = run_ort(forward, {**feeds, "a_tangent": np.asarray(1, dtype)})["y_tangent"]
+    np.testing.assert_allclose(tangent, expected["a"], rtol=1e-4 if kind == "float" else 1e-12)
+
+
 def test_zero_trips_pass_the_cotangent_through() -> None:
     found = gradients(COS, a=1.0, y0=1.0, cap=0)
     assert (found["a_grad"], found["y0_grad"], found["loop_converged"]) == (0, 1, False)
