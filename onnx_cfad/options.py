@@ -138,9 +138,9 @@ def seed_count(text: str | None) -> int | str | None:
 def _seeds(name: str, given: object) -> int | str:
     if isinstance(given, str):
         if not (given.isidentifier() and given.isascii()):
-            raise ModelError(f"{name} {shown(given)}", "expected a number from 1 up, or the name of a dimension")
+            raise ModelError(f"{name} {shown(given)}", "expected a whole number from 1 up, or the name of a dimension")
         return str(given)
-    return whole(name, given, 1, 2**31 - 1)
+    return whole(name, given, 1, 2**31 - 1, remedy="It may also be the name of a dimension.")
 
 
 def _limit(name: str, given: object) -> float:

@@ -188,7 +188,7 @@ def test_draws_in_a_loop_are_taped_in_reverse_and_refused_in_forward_mode() -> N
 
 @pytest.mark.parametrize("seeds", [0, -1, True, "2k", "", "a b"])
 def test_wrong_numbers_are_refused(seeds: Any) -> None:
-    with pytest.raises(cfad.ModelError, match="number from 1 up, or the name"):
+    with pytest.raises(cfad.ModelError, match="number from 1 .*the name of a dimension"):
         cfad.vjp(straight_line(), seeds=seeds)
 
 
