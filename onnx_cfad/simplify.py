@@ -27,6 +27,7 @@ from onnx_cfad.rewriters.read_rows import ReadRowsPass
 from onnx_cfad.rewriters.round_resize import RoundResizePass
 from onnx_cfad.rewriters.separate_outputs import SeparateOutputsPass
 from onnx_cfad.rewriters.unwrap_optionals import UnwrapOptionalsPass
+from onnx_cfad.rewriters.write_rows import WriteRowsPass
 
 
 def simplify_branches(model: ir.Model, options: Options) -> Types:
@@ -56,7 +57,8 @@ def simplify_branches(model: ir.Model, options: Options) -> Types:
         RoundResizePass()(model)
     if "Loop" in present:
         read_rows = ReadRowsPass(options.stop_gradient, functools.partial(_is_fixed, model.graph, options))
-        types = infer_types(model) if read_rows(model).modified else types
+        rewritten = [rewrite(model).modified for rewrite in (read_rows, WriteRowsPass(options.stop_gradient))]
+        types = infer_types(model) if any(rewritten) else types
     inside = _names_inside(model, options)
     while "If" in present and any(is_branch(node) for node in nodes_of(model.graph)):
         passes: list[ir.passes.PassBase] = [FoldConstantBranchPass(types.constants)]

@@ -11,16 +11,14 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from onnx_cfad.graph.iteration import Index, Leaf, Linear, dimension
+from onnx_cfad.graph.iteration import Index, Linear, dimension
+from onnx_cfad.rewriters.linear_integers import Number, number, vector
 from onnx_cfad.rewriters.recorder import Recorder
 
 _TO_END = 2**63 - 1
 _TO_START = -(2**62)
 _NOWHERE = 2**62  # an end that leaves nothing of a Slice backwards
 _MOST_PARTS = 64  # Slices that a window is put together from
-
-Number = int | ir.Value
-"""An integer in front of the loop; a vector of one element where the run decides."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,27 +198,10 @@ class _Rows:
         return self.op.Concat(*parts, axis=self.read.axis)
 
     def number(self, linear: Linear) -> Number:
-        """A sum in front of the loop."""
-        total: ir.Value | None = None
-        for leaf, factor in linear.terms:
-            term = self.leaf(leaf)
-            term = term if factor == 1 else self.op.Mul(term, factor)
-            total = term if total is None else self.op.Add(total, term)
-        if total is None:
-            return linear.number
-        return self.op.Add(total, linear.number) if linear.number else total
+        return number(self.op, linear)
 
     def vector(self, linear: Linear) -> ir.Value:
-        """A sum in front of the loop, as a vector also where it is known."""
-        number = self.number(linear)
-        return self.op.ints(number) if isinstance(number, int) else number
-
-    def leaf(self, leaf: Leaf) -> ir.Value:
-        if isinstance(leaf, tuple):
-            tensor, axis = leaf
-            return self.op.Shape(tensor, start=axis, end=axis + 1)
-        wide = leaf if leaf.dtype == ir.DataType.INT64 else self.op.Cast(leaf, to=int(ir.DataType.INT64))
-        return self.op.Reshape(wide, self.op.ints(1))
+        return vector(self.op, linear)
 
 
 def _windows(read: Reading) -> Construction | None:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnx_cfad.graph.regions import LoopSite
 from onnx_cfad.names import Namer
+from onnx_cfad.rewriters.recorder import Recorder
 from onnx_cfad.rewriters.separate_outputs import separate_outputs
 
 _FEW = 256  # iteration numbers that need not be computed
@@ -26,18 +27,19 @@ def loop_to_scan(site: LoopSite, trips: int, namer: Namer, *, slice_rows: bool =
         site: The Loop.
         trips: Its trip count.
         namer: For new names.
-        slice_rows: A read ``Gather(x, i)`` of an outer tensor with one row an iteration becomes a slice of x.
+        slice_rows: A read ``Gather(x, i)`` of an outer tensor becomes a slice of x.
     """
     node, body = site.node, site.body
     assert site.index is not None
     assert site.predicate is not None
     rows = _rows(site, trips) if slice_rows else []
+    first_rows: dict[tuple[ir.Value, int], ir.Value] = {}
     _replace_predicate(site, namer)
     body.outputs.pop(0)
     index = site.index
     body.inputs.pop(0)
     body.inputs.pop(0)
-    sources = [_slice_row(body, row, namer) for row in rows]
+    sources = [_first_rows(_slice_row(body, row, namer), row, trips, first_rows, site, namer) for row in rows]
     axes = [row.attributes.get_int("axis", 0) for row in rows] + [0]
     body.inputs.append(index)
     _copy_stacked(body, len(site.carries), namer)
@@ -93,7 +95,7 @@ def _copy_stacked(body: ir.Graph, carries: int, namer: Namer) -> None:
 
 
 def _rows(site: LoopSite, trips: int) -> list[ir.Node]:
-    """The Gather nodes that read row i of an outer tensor with exactly ``trips`` rows in iteration i."""
+    """The Gather nodes that read row i of an outer tensor in iteration i, unless it has fewer than ``trips`` rows."""
     found: list[ir.Node] = []
     for node in site.body:
         source = node.inputs[0] if node.op_type == "Gather" else None
@@ -101,9 +103,28 @@ def _rows(site: LoopSite, trips: int) -> list[ir.Node]:
             continue
         axis = node.attributes.get_int("axis", 0)
         sized = all(isinstance(d, int) and d > 0 for d in source.shape.dims)  # else a Scan may crash off the first axis
-        if source.shape[axis] == trips and (axis == 0 or sized):
+        rows = source.shape[axis]
+        if not (isinstance(rows, int) and rows < trips) and (axis == 0 or sized):
             found.append(node)
     return found
+
+
+def _first_rows(
+    source: ir.Value, row: ir.Node, trips: int, made: dict[tuple[ir.Value, int], ir.Value], site: LoopSite, namer: Namer
+) -> ir.Value:
+    """As many rows of ``source`` as there are iterations."""
+    assert source.shape is not None
+    axis = row.attributes.get_int("axis", 0) % source.shape.rank()
+    if source.shape[axis] == trips:
+        return source
+    if (source, axis) not in made:
+        op, graph = Recorder(namer, "rows"), site.node.graph
+        assert graph is not None
+        part = made[source, axis] = op.Slice(source, op.ints(0), op.ints(trips), op.ints(axis))
+        part.type = source.type
+        part.shape = ir.Shape([*source.shape.dims[:axis], trips, *source.shape.dims[axis + 1 :]])
+        graph.insert_before(site.node, op.nodes)
+    return made[source, axis]
 
 
 def _slice_row(body: ir.Graph, row: ir.Node, namer: Namer) -> ir.Value:
