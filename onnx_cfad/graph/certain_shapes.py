@@ -102,12 +102,15 @@ def _pooled(found: ir.Shape | None, data: ir.Shape | None, fresh: Fresh) -> ir.S
 
 def _squeezed(node: ir.Node, data: ir.Value, constant: Constant, fresh: Fresh) -> ir.Shape | None:
     axes = node.inputs[1] if len(node.inputs) > 1 else None
-    if data.shape is None or (axes is not None and constant(axes) is not None):
+    named = None if axes is None else constant(axes)
+    if data.shape is None or (named is not None and named.size):
         return node.outputs[0].shape
-    if axes is None:
+    if named is not None and 1 in data.shape.dims:
+        return None  # it stays as it is in ONNX's inference, and loses all axes of length 1 in ONNX Runtime 1.32
+    if axes is None or named is not None:
         return node.outputs[0].shape if all(isinstance(d, int) for d in data.shape.dims) else None
     count = axes.shape[0] if axes.shape is not None and axes.shape.rank() == 1 else None
-    if not isinstance(count, int):
+    if not isinstance(count, int) or not count:
         return None
     return ir.Shape([fresh() for _ in range(data.shape.rank() - count)])
 

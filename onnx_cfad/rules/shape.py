@@ -21,12 +21,17 @@ def reshape(ct: Expr, y: Expr, x: Expr, shape: Expr | None = None) -> Expr:
 
 @vjp("Squeeze")
 def squeeze(ct: Expr, y: Expr, x: Expr, axes: Expr | None = None) -> Expr:
-    return ct.reshape(x.shape) if axes is None else op.Unsqueeze(ct, _vector(axes))
+    return op.Unsqueeze(ct, _vector(axes)) if axes is not None and _names_axes(axes) else ct.reshape(x.shape)
 
 
 @vjp("Unsqueeze")
 def unsqueeze(ct: Expr, y: Expr, x: Expr, axes: Expr) -> Expr:
-    return op.Squeeze(ct, _vector(axes))
+    return op.Squeeze(ct, _vector(axes)) if _names_axes(axes) else ct.reshape(x.shape)
+
+
+def _names_axes(axes: Expr) -> bool:
+    """Whether there is certainly an axis: ONNX Runtime 1.32 squeezes by none of them as if they were not given."""
+    return axes.has_rank and (axes.rank == 0 or bool(axes.dims[0]))
 
 
 def _vector(axes: Expr) -> Expr:

@@ -52,6 +52,9 @@ def dims_of(output: ir.Value) -> list[object] | None:
     [
         ([1, 3, 1], None, [3]),
         ([1, SYMBOL], None, None),
+        ([1, 3], [], None),
+        ([2, SYMBOL], [], None),
+        ([2, 3], [], [2, 3]),
         ([1, SYMBOL], [0], [SYMBOL]),
         ([1, SYMBOL], "computed", [None]),
         ([1, SYMBOL], "unknown", None),

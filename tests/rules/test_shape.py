@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 import onnx_cfad as cfad
-from tests.oracle import DOUBLE, node_model, run_ort
+from tests.oracle import DOUBLE, assert_vjp, node_model, run_ort
 from tests.rules.forms import Case, case, check, check_second, each_form
 
 RNG = np.random.default_rng(5)
@@ -32,6 +32,7 @@ LAYOUT = [
     case("squeeze", "Squeeze", {"x": normal(1, 3, 1, 2), "a": ints(0, -2)}),
     case("squeeze-all", "Squeeze", {"x": normal(1, 3, 1, 2)}, forms=("static", "unranked")),
     case("unsqueeze", "Unsqueeze", {"x": normal(3, 2), "a": ints(0, -1)}),
+    case("unsqueeze-by-no-axes", "Unsqueeze", {"x": normal(1, 3), "a": ints()}),
     case("unsqueeze-scalar", "Unsqueeze", {"x": normal(), "a": ints(0)}),
     case("transpose", "Transpose", {"x": normal(2, 3, 4)}, perm=[2, 0, 1]),
     case("transpose-reversed", "Transpose", {"x": normal(2, 3, 4)}),
@@ -99,6 +100,15 @@ RANGES = [
 @each_form(LAYOUT)
 def test_layout(case: Case, form: str) -> None:
     check(case, form)
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_squeeze_by_no_axes(computed: bool) -> None:
+    """All axes of length 1 go in ONNX Runtime, none in ONNX's inference: the cotangent fits either."""
+    nodes = [helper.make_node("Squeeze", ["x", "a"], ["q"]), helper.make_node("Reshape", ["q", "flat"], ["y"])]
+    feeds, constants = {"x": normal(1, 3, 1)}, {"flat": ints(-1)}
+    (feeds if computed else constants)["a"] = ints()
+    assert_vjp(nodes, feeds, constants=constants, wrt=["x"])
 
 
 @each_form(SPLITS)
