@@ -14,7 +14,7 @@ from onnx_cfad.defaults import set_defaults_aside
 from onnx_cfad.errors import PlanError
 from onnx_cfad.expand_training import expand_training
 from onnx_cfad.given import shown
-from onnx_cfad.graph.profile import Profile, profile_from_json
+from onnx_cfad.graph.profile import Profile, check_profile, profile_from_json
 from onnx_cfad.graph.regions import control_flow
 from onnx_cfad.graph.types import Types
 from onnx_cfad.model import fingerprint, normalise
@@ -138,7 +138,9 @@ def profile_text(profile: str | os.PathLike[str] | Profile | None) -> str | None
     _check_kind("profile", profile, (Profile, type(None)))
     if profile is None or isinstance(profile, Profile):
         return None if profile is None else profile.to_json()
-    return _text("profile", Path(profile), "there is no such file", "Write one with `onnx-cfad profile -o`.")
+    text = _text("profile", Path(profile), "there is no such file", "Write one with `onnx-cfad profile -o`.")
+    check_profile(text, f"profile '{Path(profile)}'")  # an error names the file
+    return text
 
 
 def _text(kind: str, path: Path, missing: str, remedy: str) -> str:

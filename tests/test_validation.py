@@ -165,7 +165,8 @@ def test_jump_at_one_of_two_weights_spares_the_other() -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    [{"rtol": -1.0}, {"rtol": 0.0}, {"rtol": np.nan}, {"rtol": 1.0}, {"directions": 0}, {"every_element_up_to": -1},
+    [{"rtol": -1.0}, {"rtol": 0.0}, {"rtol": np.nan}, {"rtol": 1.0}, {"directions": 0}, {"directions": 10**9},
+         {"every_element_up_to": -1},
      {"seed": -1}],
     ids=str,
 )  # fmt: skip

@@ -91,17 +91,31 @@ def profile_from_json(text: str, model: str, source: str | None = None) -> Profi
     try:
         found = _profile(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        detail = f"there is no {error}" if isinstance(error, KeyError) else error
-        raise PlanError(
-            "profile",
-            f"expected the JSON that `onnx-cfad profile` writes, found something else ({detail})",
-            "Profile anew.",
-        ) from error
+        raise _no_profile("profile", error) from error
     if found.model not in (model, source):
         own = f"not of this one ({model[:12]})"
         own += f", nor of the one that it was differentiated from ({source[:12]})" if source else ""
         raise PlanError("profile", f"it is of another model ({found.model[:12]}), {own}", "Profile this model.")
     return found
+
+
+def check_profile(text: str, where: str) -> None:
+    """Refuses a text that is no profile; ``where`` says what it was read from.
+
+    Raises:
+        PlanError: It is none.
+    """
+    try:
+        _profile(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _no_profile(where, error) from error
+
+
+def _no_profile(where: str, error: Exception) -> PlanError:
+    """The error for a text that is no profile."""
+    detail = f"there is no {error}" if isinstance(error, KeyError) else error
+    what = f"expected the JSON that `onnx-cfad profile` writes, found something else ({detail})"
+    return PlanError(where, what, "Profile anew.")
 
 
 def _profile(data: Any) -> Profile:

@@ -43,6 +43,7 @@ _GROWTH = 20.0
 
 _SECONDS_FOR_ELEMENTS = 10.0
 _ENOUGH_WRONG = 3
+_MOST_DIRECTIONS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Extent:
     at_least: float = 0.0
 
     def __post_init__(self) -> None:
-        whole("directions", self.directions, 1)
+        whole("directions", self.directions, 1, _MOST_DIRECTIONS)
         whole("every_element_up_to", self.every_element_up_to, 0)
         if self.rtol is not None:
             rtol = number("rtol", self.rtol, below=1, remedy="Leave it out: it goes by type.")

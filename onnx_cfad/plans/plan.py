@@ -16,6 +16,7 @@ from onnx_cfad.adjoint.routed import Routed
 from onnx_cfad.adjoint.taped import Taped
 from onnx_cfad.adjoint.unrolled import Unrolled
 from onnx_cfad.errors import PlanError
+from onnx_cfad.given import shown
 from onnx_cfad.nearest import did_you_mean
 
 _KINDS: dict[str, type[Adjoint]] = {
@@ -185,18 +186,20 @@ def adjoint_from(text: str) -> Adjoint:
     if match is None or kind is None:
         example, word = "For example checkpointed(segment=25).", text.partition("(")[0].strip()
         remedy = example if word in _KINDS else did_you_mean(word, _KINDS, example)
-        raise PlanError(f"adjoint '{text}'", f"expected one of {', '.join(_KINDS)}", remedy)
+        raise PlanError(f"adjoint {shown(text)}", f"expected one of {', '.join(_KINDS)}", remedy)
     settings = [part.partition("=")[::2] for part in (match["settings"] or "").split(",") if part]
     names = [f.name for f in dataclasses.fields(kind)]
     for name, value in settings:
         if name not in names:
             what = f"'{name}' is none of its settings, which are {', '.join(names) or 'none'}"
-            raise PlanError(f"adjoint '{text}'", what, "For example checkpointed(segment=25).")
+            raise PlanError(f"adjoint {shown(text)}", what, "For example checkpointed(segment=25).")
         if [other for other, _ in settings].count(name) > 1:
-            raise PlanError(f"adjoint '{text}'", f"{name} is given twice", "Give it once.")
+            raise PlanError(f"adjoint {shown(text)}", f"{name} is given twice", "Give it once.")
         if not _readable(_READ.get(name, int), value):
             number = "a number" if _READ.get(name) is float else "a whole number"
-            raise PlanError(f"adjoint '{text}'", f"{name} is '{value}', expected {number}", "For example segment=25.")
+            raise PlanError(
+                f"adjoint {shown(text)}", f"{name} is {shown(value)}, expected {number}", "For example segment=25."
+            )
     return kind(**{name: _READ.get(name, int)(value) for name, value in settings})
 
 

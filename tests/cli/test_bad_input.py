@@ -82,7 +82,8 @@ class TestBadInput:
     def test_file_of_a_plan_is_named(self, loop: Path) -> None:
         path = loop.with_name("broken.json")
         path.write_text("{")
-        assert f"plan '{path}': expected the JSON" in refused(call("plan", loop, "--plan", path))
+        for kind in ("plan", "profile"):
+            assert f"{kind} '{path}': expected the JSON" in refused(call("plan", loop, f"--{kind}", path))
 
     def test_input_file_that_does_not_fit_is_named(self, loop: Path, inputs: Path) -> None:
         path = loop.with_name("short.npz")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from onnx import ModelProto
 from typer.testing import CliRunner
 
+import onnx_cfad as cfad
 from onnx_cfad.cli import app
+from onnx_cfad.errors import CfadError
 from tests.corpus import CORPUS, Example
 from tests.hostile.mutations import mutated, parsed
 from tests.hostile.verdicts import judge, look_at
@@ -68,6 +73,30 @@ def test_some_hundred_mutated_models(tmp_path: pathlib.Path) -> None:
 @pytest.mark.slow
 def test_some_thousand_mutated_models(tmp_path: pathlib.Path) -> None:
     survive(range(10_000, 11_500), tmp_path)
+
+
+OPTIONS: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
+    "checkpointed": (cfad.vjp, {"plan": "checkpointed", "segment": 3, "levels": 3}),
+    "unrolled": (cfad.vjp, {"plan": "unrolled"}),
+    "implicit": (cfad.vjp, {"plan": "implicit", "implicit_outputs": True}),
+    "no memory": (cfad.vjp, {"memory": 1, "tape": "float16"}),
+    "weights, many seeds": (cfad.vjp, {"seeds": "K", "wrt": cfad.INITIALIZERS}),
+    "clipped": (cfad.vjp, {"clip_norm": 1.0, "clip_carries": True, "replace_nan": True}),
+    "masked": (cfad.vjp, {"target": "cuda"}),
+    "many tangents": (cfad.jvp, {"seeds": 2}),
+    "plan": (cfad.plan, {"plan": "unrolled"}),
+    "expand": (cfad.expand, {}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_mutated_models_under_options(name: str, tmp_path: pathlib.Path) -> None:
+    function, options = OPTIONS[name]
+    first = 50_000 + 100 * list(OPTIONS).index(name)
+    for seed in range(first, first + 25):
+        path, _ = write(seed, tmp_path)
+        with contextlib.suppress(CfadError):
+            function(path, **options)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

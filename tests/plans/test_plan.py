@@ -52,6 +52,7 @@ def test_what_is_no_adjoint_is_refused(text: str) -> None:
         ("taped(segment=3)", "'segment' is none of its settings, which are tape, keep"),
         (f"checkpointed(segment={10**21})", "Use a segment up to 1,000,000,000,000"),
         (f"unrolled(factor={10**21})", "up to 20,000 iterations"),
+        pytest.param("unrolled(factor=" + "9" * 5000 + ")", r"factor is '9+\.\.\.9+', expected", id="digits"),
         (f"implicit(max_iterations={10**21})", "and a number of iterations"),
         ("checkpointed(segment=2, levels=9)", "2 to 8 levels"),
     ],
