@@ -47,7 +47,7 @@ from tests.onnx_text import LOOP, LOSS, model
         ({"implicit_outputs": None}, "implicit_outputs None: expected True or False"),
         ({"memory": "9" * 400 + "GiB"}, "expected a number of bytes"),
         ({"memory": 2**63}, "memory 9223372036854775808: expected a whole number from 0"),
-        ({"seeds": "1x"}, "seeds '1x': expected a number from 1 up, or the name of a dimension"),
+        ({"seeds": "1x"}, "seeds '1x': expected a whole number from 1 up, or the name of a dimension"),
         ({"memory": -1}, "memory -1: expected a whole number from 0"),
         ({"trips": 1.5}, "trips 1.5: expected a whole number"),
         ({"seeds": 2.0}, "seeds 2.0: expected a whole number from 1"),
