@@ -183,3 +183,33 @@ def test_cotangents_of_rows_are_stacked(form: str, trips: int) -> None:
         np.testing.assert_allclose(found["h"], p, rtol=1e-12)
         np.testing.assert_allclose(found["x_grad"], expected, rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(found["h0_grad"], ct, rtol=1e-12)
+
+
+@pytest.mark.parametrize("options", PLANS, ids=str)
+def test_filter_that_an_inner_loop_reads_backwards(options: dict[str, Any]) -> None:
+    """x[t - j] by two iteration numbers, counted from the end below zero, against the sums written out."""
+    proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        g (double[6, 4] x, double[3, 4] w, double[4] h0) => (double[4] h) <int64 n = {6}, int64 taps = {3}> {
+        h = Loop (n, , h0) <body = outer (int64 t, bool go, double[4] p) => (bool again, double[4] q) {
+            again = Identity (go)
+            q = Loop (taps, , p) <body = inner (int64 j, bool going, double[4] u) => (bool on, double[4] v) {
+                on = Identity (going)
+                i = Sub (t, j)
+                r = Gather (x, i)
+                tap = Gather (w, j)
+                term = Mul (r, tap)
+                v = Add (u, term)
+            }>
+        }>
+    }""")
+    w = np.random.default_rng(4).standard_normal((3, 4))
+    seed = np.array([1.0, -2.0, 0.5, 3.0])
+    gradient = cfad.vjp(proto, wrt=["x", "w"], **options).proto()
+    found = run_in_onnxruntime(gradient, {"x": X, "w": w, "h0": np.ones(4), "h_grad": seed})
+    by_x, by_w = np.zeros_like(X), np.zeros_like(w)
+    for t in range(6):
+        for j in range(3):
+            by_x[t - j] += seed * w[j]
+            by_w[j] += seed * X[t - j]
+    np.testing.assert_allclose(found["x_grad"], by_x, rtol=1e-12)
+    np.testing.assert_allclose(found["w_grad"], by_w, rtol=1e-12)
