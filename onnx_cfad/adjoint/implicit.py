@@ -27,7 +27,7 @@ from onnx_cfad.adjoint.checkpointed import Checkpointed
 from onnx_cfad.adjoint.cotangents import Cotangents
 from onnx_cfad.adjoint.expr import Builder, Expr, op, where, zeros_like
 from onnx_cfad.adjoint.implicit_forward import add_stand_in
-from onnx_cfad.adjoint.implicit_guard import converged, has_to_rest, holds, polished, relative_move
+from onnx_cfad.adjoint.implicit_guard import converged, felt_move, has_to_rest, holds, polished, relative_move, trips_of
 from onnx_cfad.adjoint.linear import LinearMap, emptied, needed_for, split_linear
 from onnx_cfad.adjoint.sweep import Diagnostics, Sweep
 from onnx_cfad.adjoint.taped import Taped
@@ -119,7 +119,7 @@ class _Reverse:
         results = self.stand_in.results
         seeds = {final: self.cotangents.take(final) for final in results}
         self.pass_by(seeds)
-        self.sweep.records.counters[self.site.body] = self.trips()
+        self.sweep.records.counters[self.site.body] = trips_of(self.stand_in, self.site.node)
         seeded = {final: seed for final, seed in seeds.items() if seed is not None}
         if not seeded:
             return
@@ -133,7 +133,7 @@ class _Reverse:
         met = self.met()
         system = System.of(self.transposed, self.rhs, self.adjoint.tol, self.wide if self.map.can_widen else None)
         solution = solve(self.adjoint.solver, system, met, self.adjoint.max_iterations)
-        fine = holds(solution, None if self.adjoint.fallback == "none" else met)
+        fine = holds(solution, None if self.adjoint.fallback == "none" else met, self.rhs)
         self.diagnose(fine, solution)
         if self.adjoint.fallback == "checkpointed":
             self.with_fallback(fine, solution, seeded)
@@ -148,16 +148,6 @@ class _Reverse:
             seed = self.cotangents.take(carry.final)
             if seed is not None and k in self.point.invariants and self.sweep.activity.is_active(carry.initial):
                 self.cotangents.add(carry.initial, seed)
-
-    def trips(self) -> ir.Value:
-        """How often the loop ran: the carry before the one that says whether it met its tolerance."""
-        maker = self.stand_in.predicate.producer()
-        assert maker is not None
-        if maker is self.site.node:
-            return maker.outputs[list(maker.outputs).index(self.stand_in.predicate) - 1]
-        counter = maker.inputs[0]
-        assert counter is not None
-        return counter
 
     # The linear map
 
@@ -195,8 +185,13 @@ class _Reverse:
         """Whether to trust that the loop converged (bool scalar)."""
         if self.adjoint.fallback == "none":
             return self.outer.constant(True)
+        if self.point.condition is None:
+            return converged(self.outer, self.stand_in, self.residual())
+        exits = [self.exits[final] for final in self.finals]
         rests = has_to_rest(self.point, self.adjoint.fallback)
-        return converged(self.outer, self.stand_in, self.residual() if rests else None)
+        return converged(
+            self.outer, self.stand_in, felt_move(self.outer, self.rhs, self.finals, exits) if rests else None
+        )
 
     def residual(self) -> Expr:
         """How far one more iteration would move the results, relative to them (scalar)."""

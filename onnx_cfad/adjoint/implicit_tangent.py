@@ -2,7 +2,7 @@
 
 Where z* = f(z*, theta), the tangents satisfy dz = (df/dz) dz + (df/dtheta) dtheta: one linear solve takes the place of
 tangents that are carried through all iterations. They are as exact as the solver, where carried ones would lag behind
-the iterates. The tangent of the initial guess does not take part.
+the iterates. The tangent of the initial guess does not take part, but has to die out.
 
 Guard and fallback are those of the reverse pass: where the loop did not converge or the map does not contract, it is
 run again with tangents carried along, or the tangents are NaN. Cost: one iteration with tangents of all that is
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnx_cfad.adjoint.expr import Builder, Expr, where
-from onnx_cfad.adjoint.implicit_guard import converged, has_to_rest, holds, polished, relative_move
+from onnx_cfad.adjoint.expr import Builder, Expr, op, where
+from onnx_cfad.adjoint.implicit_guard import converged, has_to_rest, holds, polished, relative_move, trips_of
 from onnx_cfad.adjoint.linear import LinearMap, emptied, split_linear
 from onnx_cfad.adjoint.replay import Copies, copy_graph
 from onnx_cfad.adjoint.zeros import zero_cotangent
@@ -26,6 +26,7 @@ from onnx_cfad.graph.fixed_point import find_fixed_point
 from onnx_cfad.graph.regions import is_branch, is_loop, label, loop_site
 from onnx_cfad.graph.stand_in import stand_in_of
 from onnx_cfad.solvers.choice import solve
+from onnx_cfad.solvers.contraction import dies_out
 from onnx_cfad.solvers.system import Apply, System
 
 if TYPE_CHECKING:
@@ -73,7 +74,9 @@ class _Push:
         met = self.met()
         system = System.of(self.moved, self.rhs, self.adjoint.tol, self.wide if self.map.can_widen else None)
         solution = solve(self.adjoint.solver, system, met, self.adjoint.max_iterations)
-        fine = holds(solution, None if self.adjoint.fallback == "none" else met)
+        fine = holds(solution, None if self.adjoint.fallback == "none" else met, self.rhs)
+        if self.adjoint.fallback != "none":
+            fine = self.forgetting(fine)
         if self.adjoint.fallback != "checkpointed":
             us = [where(fine, u, float("nan")) for u in solution.values]
             for u, final in zip(us, self.finals, strict=True):
@@ -127,6 +130,21 @@ class _Push:
         rests = has_to_rest(self.point, self.adjoint.fallback)
         residual = relative_move(self.outer, self.finals, self.exits) if rests else None
         return converged(self.outer, self.stand_in, residual)
+
+    def forgetting(self, fine: Expr) -> Expr:
+        """``fine`` where the tangents of the initial values die out, too.
+
+        A map that keeps something, such as a mass, has the eigenvalue 1: its results depend on where it started. The
+        tangents of what it captures need not show that. Those of the initial values do.
+        """
+        initial = [self.site.carries[self.point.states[k]].initial for k in self.positions]
+        starts = [self.sweep.tangent(value, self.outer) for value in initial]
+        if all(start is None for start in starts):
+            return fine
+        pairs = zip(starts, self.finals, strict=True)
+        whole = [zero_cotangent(self.outer.expr(final)) if start is None else start for start, final in pairs]
+        system = System.of(self.moved, whole, self.adjoint.tol)
+        return op.And(fine, dies_out(system, fine, self.outer.expr(trips_of(self.stand_in, self.site.node))))
 
     def carried(self) -> ir.Graph:
         """The loop run again as often as it ran, with tangents carried along."""

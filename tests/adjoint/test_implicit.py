@@ -129,6 +129,43 @@ def test_a_tolerance_met_by_what_vanishes_is_no_fixed_point(kind: str, a: float,
     np.testing.assert_allclose(tangent, expected["a"], rtol=1e-4 if kind == "float" else 1e-12)
 
 
+REPLICATOR = """replicator (double[3] p0, double[3] f, int64 cap) => (double[3] y, int64 trips) {
+    true = Constant <value = bool {1}> ()
+    tol = Constant <value = double {1e-9}> ()
+    zero = Constant <value = int64 {0}> ()
+    [loop] trips, p = Loop (cap, true, zero, p0) <
+        body = step (int64 i, bool on, int64 k, double[3] s) => (bool go, int64 next, double[3] share) {
+        one = Constant <value = int64 {1}> ()
+        next = Add (k, one)
+        fit = Mul (s, f)
+        sum = ReduceSum <keepdims = 1> (fit)
+        share = Div (fit, sum)
+        change = Sub (share, s)
+        size = Abs (change)
+        r = ReduceMax <keepdims = 0> (size)
+        go = Greater (r, tol)
+    }>
+    y = Log (p)
+}"""
+
+
+@pytest.mark.parametrize("kind", ["double", "float"])
+def test_a_vanishing_part_that_the_gradient_feels(kind: str) -> None:
+    """Shares p0 f^k / sum: the logarithms of those that go to zero are still felt while the largest does not move."""
+    text = REPLICATOR.replace("double", kind)
+    text = text if kind == "double" else text.replace("{1e-9}", "{1e-5}")
+    assert type(cfad.plan(model(text))["main/loop"]).__name__ == "Implicit"
+    dtype = np.float64 if kind == "double" else np.float32
+    p, f, seed = (np.asarray(x, dtype) for x in ([0.2, 0.3, 0.5], [1, 1.2, 1.5], [1, -2, 0.5]))
+    feeds = {"p0": p, "f": f, "y_grad": seed, "cap": np.asarray(400)}
+    found = run_ort(cfad.vjp(model(text)).proto(), feeds)
+    k = float(found["trips"])
+    shares = p * f**k / np.sum(p * f**k)
+    felt = seed - np.sum(seed) * shares  # by the logarithm of p0 f^k
+    np.testing.assert_allclose(found["f_grad"], felt * k / f, rtol=1e-3 if kind == "float" else 1e-10)
+    np.testing.assert_allclose(found["p0_grad"], felt / p, rtol=1e-3 if kind == "float" else 1e-10)
+
+
 def test_zero_trips_pass_the_cotangent_through() -> None:
     found = gradients(COS, a=1.0, y0=1.0, cap=0)
     assert (found["a_grad"], found["y0_grad"], found["loop_converged"]) == (0, 1, False)

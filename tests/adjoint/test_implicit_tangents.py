@@ -53,6 +53,53 @@ def test_no_tangent_is_carried_through_the_iterations() -> None:
     assert len(loop.input) == 2 + 1 + 2  # the value, the trips, whether it met its tolerance
 
 
+KEEPING = """keeping (double[3] u0, double[2] c, int64 cap) => (double[3] y) {
+    true = Constant <value = bool {1}> ()
+    tol = Constant <value = double {1e-9}> ()
+    zero = Constant <value = double[1] {0}> ()
+    head = Constant <value = int64[1] {0}> ()
+    one = Constant <value = int64[1] {1}> ()
+    two = Constant <value = int64[1] {2}> ()
+    three = Constant <value = int64[1] {3}> ()
+    [loop] y = Loop (cap, true, u0) <body = step (int64 i, bool on, double[3] u) => (bool go, double[3] next) {
+        right = Slice (u, one, three)
+        left = Slice (u, head, two)
+        slope = Sub (right, left)
+        flow = Mul (slope, c)
+        gain = Concat <axis = 0> (flow, zero)
+        loss = Concat <axis = 0> (zero, flow)
+        change = Sub (gain, loss)
+        next = Add (u, change)
+        size = Abs (change)
+        r = ReduceMax <keepdims = 0> (size)
+        go = Greater (r, tol)
+    }>
+}"""
+
+
+@pytest.mark.parametrize("wrt", [["u0"], ["u0", "c"]])
+@pytest.mark.parametrize("kind", ["double", "float"])
+def test_what_the_map_keeps_of_its_initial_value_has_a_tangent(kind: str, wrt: list[str]) -> None:
+    """Heat flows until all have the mean of what they had, whatever the conductivities."""
+    text = KEEPING.replace("double", kind)
+    text = text if kind == "double" else text.replace("{1e-9}", "{1e-6}")
+    assert type(cfad.plan(model(text))["main/loop"]).__name__ == "Implicit"
+    dtype = np.float64 if kind == "double" else np.float32
+    feeds = {"u0": np.asarray([0.3, 2, -1], dtype), "c": np.asarray([0.3, 0.2], dtype), "cap": np.asarray(900)}
+    tangents = {"u0": np.asarray([1, 2, -1.5], dtype), "c": np.asarray([1, -1], dtype)}
+    emitted = cfad.jvp(model(text), wrt=wrt).proto()
+    found = run_ort(emitted, {**feeds, **{f"{name}_tangent": tangents[name] for name in wrt}})
+    np.testing.assert_allclose(found["y_tangent"], np.full(3, 0.5), rtol=1e-3 if kind == "float" else 1e-6)
+    seed = np.asarray([1, 2, 3], dtype)
+    gradient = run_ort(cfad.vjp(model(text)).proto(), {**feeds, "y_grad": seed})
+    np.testing.assert_allclose(gradient["u0_grad"], np.full(3, 2), rtol=1e-3 if kind == "float" else 1e-6)
+
+
+@pytest.mark.parametrize("y0", [1.0, 0.7390851332151607])
+def test_initial_value_that_is_the_result_already_has_no_tangent(y0: float) -> None:
+    assert tangent(model(COS), "y0", a=1.0, y0=y0, cap=500) == 0
+
+
 def test_two_iterations_give_the_tangent_of_two_iterations() -> None:
     feeds = {"a": 1.0, "y0": 1.0, "cap": 2}
     assert abs(tangent(model(COS), "a", **feeds) - TWO_STEPS_A) < 1e-6
