@@ -16,13 +16,17 @@ ROOT = pathlib.Path(__file__).parents[1]
 MODEL = ROOT / "models" / "heat.onnx"
 
 
+# A shell that starts the tests in the background has them ignore Ctrl-C, and what they start as well.
+LISTENING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
+
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def killed_while_writing(number: int, folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
     """``transform`` that gets a signal when half of the file is written."""
-    program = textwrap.dedent(f"""
+    program = LISTENING + textwrap.dedent(f"""
         import os, sys
         import onnx_cfad.saving as saving
         whole = saving._serialize
@@ -75,7 +79,7 @@ def test_an_interruption_while_the_package_is_imported_is_one_line(module: str) 
 def test_a_signal_waits_until_a_module_is_imported(name: str) -> None:
     """An exception in the middle of a module that is written in C++ becomes an ImportError, or ends the process."""
     number = signal.Signals[name]
-    program = f"NUMBER = {int(number)}" + textwrap.dedent("""
+    program = f"{LISTENING}NUMBER = {int(number)}" + textwrap.dedent("""
         import os, sys, time
         from onnx_cfad.interruptions import leave_on_signals
         class Signal:
@@ -104,7 +108,7 @@ def test_a_signal_waits_until_a_module_is_imported(name: str) -> None:
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_whose_exception_is_ignored_comes_again(name: str) -> None:
     number = signal.Signals[name]
-    program = f"NUMBER = {int(number)}" + textwrap.dedent("""
+    program = f"{LISTENING}NUMBER = {int(number)}" + textwrap.dedent("""
         import os, time
         from onnx_cfad.interruptions import leave_on_signals
         leave_on_signals()
