@@ -29,7 +29,8 @@ class ReadRowsPass(ir.passes.InPlacePass):
 
     - a Gather (or a GatherND) of one row, which may count from the end, by the iteration number or by a counter;
     - a Slice of one element whose axis a Squeeze takes away, where that is such a row;
-    - a Slice of one row or of a window of rows, ``x[j : j + k]``, where no bound is certainly ever clamped.
+    - a Slice of one row or of a window of rows, ``x[j : j + k]``, where no bound is certainly ever clamped. Windows
+      take the memory of x as often as they overlap: more than four times only where that is 64 MiB at most.
 
     Elements are copied either way, so no bit changes. Shapes of values are read; new ones have to be inferred.
 

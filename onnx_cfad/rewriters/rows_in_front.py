@@ -7,6 +7,7 @@ place outside of the tensor has no row, so that to read it stays an error of the
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import onnx_ir as ir
@@ -19,6 +20,8 @@ _TO_END = 2**63 - 1
 _TO_START = -(2**62)
 _NOWHERE = 2**62  # an end that leaves nothing of a Slice backwards
 _MOST_PARTS = 64  # Slices that a window is put together from
+_FEW_PARTS = 4  # so often may a tensor of any size be there
+_MOST_BYTES = 1 << 26  # of all windows of a tensor, where it would be there more often
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +208,11 @@ class _Rows:
 
 
 def _windows(read: Reading) -> Construction | None:
-    """Windows of rows, each put together from parts as long as the step, where all sizes are known."""
+    """Windows of rows, each put together from parts as long as the step, where all sizes are known.
+
+    They take the memory of the tensor as many times as they overlap, and so do their cotangents: where that is more
+    than ``_FEW_PARTS`` times, they stay Slices unless all of them are small.
+    """
     first, step, count = (
         read.index.first.constant,
         abs(read.index.step),
@@ -213,7 +220,8 @@ def _windows(read: Reading) -> Construction | None:
     )
     if first is None or not count or count < 0 or not read.stays_inside:
         return None
-    if -(-read.length // step) > _MOST_PARTS:
+    parts = -(-read.length // step)
+    if parts > _MOST_PARTS or (parts > _FEW_PARTS and not _are_small(read, count)):
         return None
     lowest = first if read.index.step > 0 else first - step * (count - 1)
 
@@ -224,6 +232,15 @@ def _windows(read: Reading) -> Construction | None:
         return op.Slice(rows, op.ints(-1), op.ints(_TO_START), op.ints(read.axis), op.ints(-1))
 
     return record
+
+
+def _are_small(read: Reading, count: int) -> bool:
+    source = read.source
+    assert source.shape is not None
+    assert source.dtype is not None
+    row = [dim for axis, dim in enumerate(source.shape.dims) if axis != read.axis]
+    sizes = [dim for dim in row if isinstance(dim, int)]
+    return len(sizes) == len(row) and math.prod([*sizes, count, read.length]) * source.dtype.itemsize <= _MOST_BYTES
 
 
 class _Windows:

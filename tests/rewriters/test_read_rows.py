@@ -213,3 +213,28 @@ def test_filter_that_an_inner_loop_reads_backwards(options: dict[str, Any]) -> N
             by_w[j] += seed * X[t - j]
     np.testing.assert_allclose(found["x_grad"], by_x, rtol=1e-12)
     np.testing.assert_allclose(found["w_grad"], by_w, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("length", "width", "stacked"),
+    [(4, 20_000, True), (5, 20_000, False), (5, 1_600, True), (5, "M", False)],
+)
+def test_windows_that_would_take_much_memory_stay_slices(length: int, width: int | str, stacked: bool) -> None:
+    """2,000 windows of five rows of 20,000 numbers of four bytes are 763 MiB, five times the tensor."""
+    model = ir.from_proto(
+        onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[2010, {width}] x, float[{width}] h0) => (float[{width}] h)
+        <int64 n = {{2000}}, bool go = {{1}}, int64[1] axis = {{0}}, int64 length = {{{length}}}> {{
+            h = Loop (n, go, h0) <body = step (int64 i, bool c, float[{width}] a) => (bool d, float[{width}] b) {{
+                d = Identity (c)
+                s = Unsqueeze (i, axis)
+                after = Add (i, length)
+                e = Unsqueeze (after, axis)
+                window = Slice (x, s, e, axis)
+                mean = ReduceMean <keepdims = 0> (window, axis)
+                b = Add (a, mean)
+            }}>
+        }}""")
+    )
+    infer_types(model)
+    assert ReadRowsPass()(model).modified == stacked
