@@ -7,9 +7,9 @@ from decimal import Decimal
 
 from onnx_cfad.errors import PlanError
 from onnx_cfad.given import shown, whole
+from onnx_cfad.options import MOST_BYTES
 
 _PREFIXES = "kmgt"
-_MOST = 2**63 - 1
 _UNITS = {
     "": 1,
     "b": 1,
@@ -27,7 +27,7 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = None if match is None else _UNITS.get(match[2].lower())
     found = Decimal(match[1]) * unit if match is not None and unit is not None else None
-    if found is None or found > _MOST:
+    if found is None or found > MOST_BYTES:
         raise PlanError(f"memory {shown(text)}", "expected a number of bytes", "For example 512MiB, 2GB or 4096.")
     return int(found)
 
@@ -41,7 +41,7 @@ def number_of_bytes(memory: str | int) -> int:
     given: object = memory  # a caller may give what the annotation does not allow
     if isinstance(given, str):
         return parse_bytes(given)
-    return whole("memory", given, 0, _MOST, remedy="Give bytes, such as '512MiB', '2GB' or 4096.", error=PlanError)
+    return whole("memory", given, 0, MOST_BYTES, remedy="Give bytes, such as '512MiB', '2GB' or 4096.", error=PlanError)
 
 
 def format_bytes(number: int) -> str:
